@@ -1,0 +1,13 @@
+"""The errors a user can meet: one sentence that says what was received, what is allowed and what to do."""
+
+
+class ProsminError(Exception):
+    """Something a user can mend. The command prints the sentence and leaves with `exit_status`."""
+
+    exit_status = 1
+
+
+class UsageError(ProsminError):
+    """A wrong option, field or name: wrong use of the command."""
+
+    exit_status = 2
