@@ -71,6 +71,7 @@ class ViewsConfig:
     blur: tuple[float, float, float] = option((1.0, 0.1, 0.5), "probability of a Gaussian blur")
     blur_sigma: Range = option((0.1, 2.0), "standard deviation of the blur in pixels of the view")
     solarise: tuple[float, float, float] = option((0.0, 0.2, 0.0), "probability of solarisation")
+    crop_share: float = option(1.0, "evaluation view: share of the shorter side it covers, centred (ImageNet: 0.875)")
     mean: tuple[float, float, float] = option((0.485, 0.456, 0.406), "subtracted from the channels")
     std: tuple[float, float, float] = option((0.229, 0.224, 0.225), "the channels are divided by it")
 
@@ -87,6 +88,7 @@ class ViewsConfig:
             for value in getattr(self, name):
                 _check_share(f"views.{name}", value)
         _check_range("views.blur_sigma", self.blur_sigma, 0.01, 100.0)
+        _check(0 < self.crop_share <= 1, "views.crop_share", self.crop_share, "a share above 0, at most 1")
         _check(all(0 <= v <= 1 for v in self.jitter[:3]), "views.jitter", list(self.jitter), "strengths from 0 to 1")
         _check(0 <= self.jitter[3] <= 0.5, "views.jitter", list(self.jitter), "a hue strength from 0 to 0.5")
         _check(all(v > 0 for v in self.std), "views.std", list(self.std), "numbers above 0")
