@@ -1,0 +1,1 @@
+"""Where pictures come from, how they are decoded, and the views the network sees."""

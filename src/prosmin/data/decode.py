@@ -1,0 +1,210 @@
+"""Encoded bytes in, an RGB picture out: uint8 (3, H, W), turned the way its EXIF orientation says.
+
+JPEG, PNG and WebP go through torchvision's operators, which work outside Python's lock; every other format, and what
+they refuse, goes through Pillow. Both give the same pixels. Decisions: alpha is dropped, not blended; of an animation
+the first frame counts; 16-bit values are scaled to 8 bits; a picture of more than `MAX_PIXELS` is refused unread.
+"""
+
+import functools
+import io
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+MAX_PIXELS = 89_000_000
+"""Largest picture that is decoded, in pixels: just below the size at which Pillow warns of a decompression bomb."""
+
+_RGB = 3  # torchvision.io.ImageReadMode.RGB, whose Python class warns from torchvision 0.29 on
+
+
+class PictureError(Exception):
+    """The bytes are no picture that can be decoded; the message is the reason, a few words."""
+
+
+class Header(NamedTuple):
+    """What the first bytes of a file say."""
+
+    kind: str  # "jpeg", "png", "webp" or "" for all others
+    pixels: int  # H * W, 0 where only a decoder can tell
+    plain: bool  # torchvision's operator is trusted with it
+    exif: bool  # there is EXIF data, so there may be an orientation
+
+
+@functools.cache
+def _operator(name: str) -> Callable[..., Tensor] | None:
+    """An operator of torchvision's image library, or None in a torchvision that has dropped it.
+
+    The functions of `torchvision.io` around these operators are deprecated from 0.29 on and warn at every call.
+    """
+    import torchvision.io  # noqa: F401  (loads the library)
+
+    return getattr(torch.ops.image, name, None)
+
+
+def decode(data: bytes) -> Tensor:
+    """The picture in `data`: uint8 (3, H, W). Raises PictureError."""
+    if not data:
+        raise PictureError("the file is empty")
+    header = read_header(data)
+    if header.pixels > MAX_PIXELS:
+        raise PictureError(f"{header.pixels:,} pixels, above the limit of {MAX_PIXELS:,}")
+    operator = _operator("decode_image") if header.plain else None
+    if operator is not None:
+        try:
+            return _to_uint8(operator(_as_tensor(data), _RGB, True))
+        except RuntimeError:
+            pass  # Pillow knows more variants of each format; where it fails too, its reason is told
+    return _decode_with_pillow(data)
+
+
+def decode_batch(data: Sequence[bytes], device: torch.device) -> list[Tensor | PictureError]:
+    """Each picture, or why there is none. On a GPU, nvJPEG decodes the plain JPEGs and leaves them there."""
+    results: list[Tensor | PictureError | None] = [None] * len(data)
+    operator = _operator("decode_jpegs_cuda") if device.type == "cuda" else None
+    if operator is not None:
+        headers = [read_header(item) for item in data]
+        fit = [
+            i for i, h in enumerate(headers) if h.kind == "jpeg" and h.plain and 0 < h.pixels <= MAX_PIXELS
+        ]
+        fit = [
+            i for i in fit if not headers[i].exif or _orientation(data[i]) == 1
+        ]  # nvJPEG does not turn pictures
+        try:
+            pictures = operator([_as_tensor(data[i]) for i in fit], _RGB, device) if fit else []
+        except RuntimeError:
+            pictures = []  # one bad file fails them all: each is then tried alone on the CPU
+        for i, picture in zip(fit, pictures, strict=False):
+            results[i] = picture
+    return [_attempt(item) if result is None else result for item, result in zip(data, results, strict=True)]
+
+
+def _attempt(data: bytes) -> Tensor | PictureError:
+    try:
+        return decode(data)
+    except PictureError as reason:
+        return reason
+
+
+def read_header(data: bytes) -> Header:
+    """Format and size from the first bytes, without decoding: a few microseconds."""
+    if data[:2] == b"\xff\xd8":
+        return _jpeg_header(data)
+    if data[:8] == b"\x89PNG\r\n\x1a\n" and data[12:16] == b"IHDR" and len(data) >= 24:
+        width, height = struct.unpack(">II", data[16:24])
+        # About colour profiles, which nobody reads here, the operator's libpng prints warnings to the terminal.
+        return Header("png", width * height, plain=b"iCCP" not in data[:4096], exif=b"eXIf" in data[:4096])
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return _webp_header(data)
+    return Header("", 0, plain=False, exif=False)
+
+
+def _jpeg_header(data: bytes) -> Header:
+    """Walks the segments to the start of frame, which holds the size and the number of components."""
+    at, exif = 2, False
+    while at + 10 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+            continue
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width, components = struct.unpack(">HHB", data[at + 5 : at + 10])
+            # With four components (CMYK) the operators disagree with Pillow about inverted inks.
+            return Header("jpeg", height * width, plain=components in (1, 3), exif=exif)
+        exif = exif or (marker == 0xE1 and data[at + 4 : at + 8] == b"Exif")
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return Header("jpeg", 0, plain=False, exif=exif)
+
+
+def _webp_header(data: bytes) -> Header:
+    """The extended format states the canvas; the simple ones are at most 16,384 pixels a side in one frame."""
+    if data[12:16] == b"VP8X" and len(data) >= 30:
+        flags = data[20]
+        width, height = (1 + int.from_bytes(data[at : at + 3], "little") for at in (24, 27))
+        animated, exif = bool(flags & 0x02), bool(flags & 0x08)
+        # The operator reads neither animations nor, in WebP, the orientation.
+        return Header("webp", width * height, plain=not (animated or exif), exif=exif)
+    if data[12:16] == b"VP8 " and len(data) >= 30:
+        width, height = (side & 0x3FFF for side in struct.unpack("<HH", data[26:30]))
+        return Header("webp", width * height, plain=True, exif=False)
+    if data[12:16] == b"VP8L" and len(data) >= 25:
+        bits = int.from_bytes(data[21:25], "little")
+        return Header("webp", (1 + (bits & 0x3FFF)) * (1 + (bits >> 14 & 0x3FFF)), plain=True, exif=False)
+    return Header("webp", 0, plain=False, exif=False)
+
+
+def _orientation(data: bytes) -> int:
+    """The EXIF orientation, 1 (upright) where there is none."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return int(image.getexif().get(0x0112, 1))
+    except (OSError, SyntaxError, ValueError):
+        return 1
+
+
+def _decode_with_pillow(data: bytes) -> Tensor:
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise PictureError(f"{image.width * image.height:,} pixels, above the limit of {MAX_PIXELS:,}")
+            image.load()
+            upright = ImageOps.exif_transpose(image)
+            if upright.mode.startswith("I;16"):
+                return _to_uint8(torch.from_numpy(np.array(upright, dtype=np.uint16)).expand(3, -1, -1))
+            if upright.mode in ("I", "F"):
+                raise PictureError(f"32-bit pixels ({upright.mode}) have no agreed white")
+            if upright.mode == "P" and "transparency" in upright.info:
+                upright = upright.convert(
+                    "RGBA"
+                )  # Pillow warns when it drops a palette's transparency itself
+            pixels = np.array(upright.convert("RGB"))  # (H, W, 3)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise PictureError(str(error)) from None
+    except Image.UnidentifiedImageError:
+        raise PictureError("not a picture in any known format") from None
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        IndexError,
+        struct.error,
+        EOFError,
+        TypeError,
+        KeyError,
+    ) as error:
+        # Pillow's plugins leave with any of these when a file is damaged.
+        raise PictureError(str(error) or type(error).__name__) from None
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def _as_tensor(data: bytes) -> Tensor:
+    """The bytes as a tensor; copied, since a tensor must be writable."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _to_uint8(picture: Tensor) -> Tensor:
+    """16-bit values scaled so that 65,535 becomes 255; 8-bit pictures as they are."""
+    if picture.dtype == torch.uint8:
+        return picture
+    wide = picture.to(torch.int32)
+    return ((wide * 255 + 32767) // 65535).to(torch.uint8)
+
+
+MAX_SHORTER, MAX_LONGER = 512, 768
+"""Larger pictures are reduced until their sides fit: a crop of a few hundred pixels loses nothing, and a batch is
+padded to its largest picture, so one panorama must not set the size of all."""
+
+
+def bounded(picture: Tensor) -> Tensor:
+    """The picture, reduced with antialiasing if it is larger than `MAX_SHORTER` x `MAX_LONGER`, either way round."""
+    height, width = picture.shape[1:]
+    shorter, longer = sorted((height, width))
+    ratio = min(1.0, MAX_SHORTER / shorter, MAX_LONGER / longer)
+    if ratio == 1.0:
+        return picture
+    size = (max(1, round(height * ratio)), max(1, round(width * ratio)))
+    return torch.nn.functional.interpolate(picture[None], size=size, mode="bilinear", antialias=True)[0]

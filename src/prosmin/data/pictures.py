@@ -1,0 +1,180 @@
+"""A decoded set of pictures in memory: uint8, padded to one size, with labels where there are any."""
+
+import dataclasses
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from prosmin.data.decode import PictureError, bounded, decode
+from prosmin.data.sources import Source, open_source
+from prosmin.errors import ProsminError
+
+CHUNK = 64
+"""Pictures a worker takes at once: tiny ones are decoded faster than a task is handed over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """N pictures; what lies below and right of a picture's own size is zero."""
+
+    images: Tensor  # (N, 3, H, W) uint8
+    sizes: Tensor  # (N, 2) int64: height, width
+    labels: Tensor | None  # (N,) int64
+    classes: tuple[str, ...]  # names of the labels; empty without labels
+    keys: tuple[str, ...]  # path or name of each picture
+    spec: str
+    bad: tuple[str, ...] = ()  # "key: reason" of each picture that was left out
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def subset(self, indices: Tensor) -> "Pictures":
+        """The pictures at `indices` (int64, or a mask), in that order."""
+        where = indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices
+        here = where.to(self.images.device)
+        return dataclasses.replace(
+            self,
+            images=self.images[here],
+            sizes=self.sizes[here],
+            labels=None if self.labels is None else self.labels[here],
+            keys=tuple(self.keys[i] for i in where.tolist()),
+        )
+
+    def to(self, device: torch.device | str) -> "Pictures":
+        """The same pictures with their tensors on `device`."""
+        labels = None if self.labels is None else self.labels.to(device)
+        return dataclasses.replace(
+            self, images=self.images.to(device), sizes=self.sizes.to(device), labels=labels
+        )
+
+    def content_hash(self) -> str:
+        """32 hexadecimal digits that follow from the pixels and sizes alone."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(str(tuple(self.images.shape)).encode())
+        for tensor in (self.sizes, self.images):
+            digest.update(tensor.cpu().contiguous().numpy().data)
+        return digest.hexdigest()
+
+
+class TooLargeError(Exception):
+    """The decoded set would take more than the limit; `needed` bytes at least."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__(f"{needed} bytes")
+        self.needed = needed
+
+
+def load_pictures(spec: str, *, max_bad: float = 0.01) -> Pictures:
+    """Every picture of a source, decoded by all cores; unreadable ones are left out, too many of them are an error."""
+    source = open_source(spec)
+    try:
+        return load_source(source, max_bad=max_bad, limit=available_memory() // 2)[0]
+    except TooLargeError as error:
+        raise ProsminError(
+            f"The pictures of {spec} would take {error.needed / 2**30:.0f} GiB decoded, more than half of the free memory. "
+            "Name fewer of them, for example a subfolder."
+        ) from None
+
+
+def load_source(source: Source, *, max_bad: float, limit: int) -> tuple[Pictures, Tensor]:
+    """The decoded pictures and their places in the source (N,); raises TooLargeError as soon as `limit` bytes are too few."""
+    check_not_empty(source)
+    kept: list[int] = []
+    pictures: list[Tensor] = []
+    bad: list[str] = []
+    height = width = 0
+    for i, picture in enumerate(_decode_all(source)):
+        if isinstance(picture, PictureError):
+            bad.append(f"{source.key(i)}: {picture}")
+            check_bad(bad, total=len(source), max_bad=max_bad, spec=source.spec)
+            continue
+        height, width = max(height, picture.shape[1]), max(width, picture.shape[2])
+        if (needed := len(source) * 3 * height * width) > limit:
+            raise TooLargeError(needed)
+        kept.append(i)
+        pictures.append(picture)
+    images, sizes = pack(pictures)
+    places = torch.tensor(kept)
+    loaded = Pictures(
+        images=images,
+        sizes=sizes,
+        labels=None if source.labels is None else source.labels[places],
+        classes=source.classes,
+        keys=tuple(source.key(i) for i in kept),
+        spec=source.spec,
+        bad=tuple(bad),
+    )
+    return loaded, places
+
+
+def read_picture(source: Source, i: int) -> Tensor:
+    """Picture i of a source, decoded and of bounded size: uint8 (3, H, W). Raises PictureError."""
+    try:
+        data = source.read(i)
+    except OSError as error:
+        raise PictureError(error.strerror or str(error)) from None
+    return bounded(data if isinstance(data, Tensor) else decode(data))
+
+
+def pack(pictures: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Pictures (3, h, w) of any sizes as one tensor (N, 3, H, W), zero where a picture ends, and their sizes (N, 2)."""
+    sizes = torch.tensor([tuple(p.shape[1:]) for p in pictures])
+    height, width = sizes.amax(0).tolist()
+    if bool((sizes == sizes[0]).all()):
+        return torch.stack(pictures), sizes
+    images = torch.zeros(len(pictures), 3, height, width, dtype=torch.uint8)
+    for image, picture in zip(images, pictures, strict=True):
+        image[:, : picture.shape[1], : picture.shape[2]] = picture
+    return images, sizes
+
+
+def check_not_empty(source: Source) -> None:
+    """An error for a source without pictures."""
+    if len(source) == 0:
+        raise ProsminError(f"There are no pictures in {source.spec}.")
+
+
+def check_bad(bad: list[str], *, total: int, max_bad: float, spec: str) -> None:
+    """An error with the list as soon as more than `max_bad` of all pictures are unreadable."""
+    if len(bad) > max_bad * total or len(bad) == total:
+        shown = "".join(f"\n  {line}" for line in bad[:20])
+        more = "\n  ..." if len(bad) > 20 else ""
+        raise ProsminError(
+            f"{len(bad)} of {total} pictures in {spec} cannot be read, more than the share of {max_bad:g} that "
+            f"data.max_bad allows. Mend or remove them, or raise data.max_bad:{shown}{more}"
+        )
+
+
+def available_memory() -> int:
+    """Bytes of main memory that are free for use now."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _decode_all(source: Source) -> Iterator[Tensor | PictureError]:
+    """Every picture in order, decoded by all cores."""
+    stop = threading.Event()
+
+    def work(start: int) -> list[Tensor | PictureError]:
+        results: list[Tensor | PictureError] = []
+        for i in range(start, min(start + CHUNK, len(source))):
+            if stop.is_set():
+                break
+            try:
+                results.append(read_picture(source, i))
+            except PictureError as reason:
+                results.append(reason)
+        return results
+
+    pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="prosmin-decode")
+    try:
+        for results in pool.map(work, range(0, len(source), CHUNK)):
+            yield from results
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
