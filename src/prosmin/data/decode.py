@@ -1,15 +1,16 @@
 """Encoded bytes in, an RGB picture out: uint8 (3, H, W), turned the way its EXIF orientation says.
 
-JPEG, PNG and WebP go through torchvision's operators, which work outside Python's lock; every other format, and what
-they refuse, goes through Pillow. Both give the same pixels. Decisions: alpha is dropped, not blended; of an animation
-the first frame counts; 16-bit values are scaled to 8 bits; a picture of more than `MAX_PIXELS` is refused unread.
+JPEG, PNG and WebP go through torchvision's operators, which work outside Python's lock; every other format,
+and what they refuse, goes through Pillow. Both give the same pixels. Decisions: alpha is dropped, not
+blended; of an animation the first frame counts; 16-bit values are scaled to 8 bits; a picture of more than
+`MAX_PIXELS` is refused unread. Tensors lie in memory pixel by pixel, as decoders write them.
 """
 
 import functools
 import io
 import struct
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +18,11 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 MAX_PIXELS = 89_000_000
-"""Largest picture that is decoded, in pixels: just below the size at which Pillow warns of a decompression bomb."""
+"""Largest picture that is decoded, in pixels: just below the size at which Pillow warns of a bomb."""
+
+MAX_SHORTER, MAX_LONGER = 512, 768
+"""Larger pictures are reduced until their sides fit. A view of some hundred pixels loses nothing by it, and
+since a batch is padded to its largest picture, one panorama must not set the size of all."""
 
 _RGB = 3  # torchvision.io.ImageReadMode.RGB, whose Python class warns from torchvision 0.29 on
 
@@ -30,29 +35,18 @@ class Header(NamedTuple):
     """What the first bytes of a file say."""
 
     kind: str  # "jpeg", "png", "webp" or "" for all others
-    pixels: int  # H * W, 0 where only a decoder can tell
+    height: int  # 0 where only a decoder can tell
+    width: int
     plain: bool  # torchvision's operator is trusted with it
     exif: bool  # there is EXIF data, so there may be an orientation
 
 
-@functools.cache
-def _operator(name: str) -> Callable[..., Tensor] | None:
-    """An operator of torchvision's image library, or None in a torchvision that has dropped it.
-
-    The functions of `torchvision.io` around these operators are deprecated from 0.29 on and warn at every call.
-    """
-    import torchvision.io  # noqa: F401  (loads the library)
-
-    return getattr(torch.ops.image, name, None)
-
-
 def decode(data: bytes) -> Tensor:
-    """The picture in `data`: uint8 (3, H, W). Raises PictureError."""
+    """The picture in `data`. Raises PictureError."""
     if not data:
         raise PictureError("the file is empty")
     header = read_header(data)
-    if header.pixels > MAX_PIXELS:
-        raise PictureError(f"{header.pixels:,} pixels, above the limit of {MAX_PIXELS:,}")
+    _check_pixels(header.height, header.width)
     operator = _operator("decode_image") if header.plain else None
     if operator is not None:
         try:
@@ -62,32 +56,45 @@ def decode(data: bytes) -> Tensor:
     return _decode_with_pillow(data)
 
 
+def decode_bounded(data: bytes) -> Tensor:
+    """The picture in `data`, reduced as `bounded` does. Large JPEGs are not even decoded in full."""
+    header = read_header(data)
+    if header.kind == "jpeg" and header.height * header.width and _ratio(header.height, header.width) <= 0.5:
+        _check_pixels(header.height, header.width)
+        return bounded(_decode_with_pillow(data, draft=True))
+    return bounded(decode(data))
+
+
+def bounded(picture: Tensor) -> Tensor:
+    """The picture, reduced with antialiasing if its sides are above `MAX_SHORTER` and `MAX_LONGER`."""
+    height, width = picture.shape[1:]
+    ratio = _ratio(height, width)
+    if ratio == 1.0:
+        return picture
+    size = (max(1, round(height * ratio)), max(1, round(width * ratio)))
+    if picture.is_cuda:
+        # Float, since the uint8 kernel exists on the CPU only.
+        wide = picture[None].float()
+        reduced = torch.nn.functional.interpolate(wide, size=size, mode="bilinear", antialias=True)[0]
+        return reduced.round().to(torch.uint8)
+    # Pillow's filter stays in its thread, where torch would start a team of threads in every worker.
+    image = Image.fromarray(np.ascontiguousarray(picture.permute(1, 2, 0).numpy()))
+    return _from_pillow(image.resize(size[::-1], Image.Resampling.BILINEAR))
+
+
 def decode_batch(data: Sequence[bytes], device: torch.device) -> list[Tensor | PictureError]:
     """Each picture, or why there is none. On a GPU, nvJPEG decodes the plain JPEGs and leaves them there."""
     results: list[Tensor | PictureError | None] = [None] * len(data)
     operator = _operator("decode_jpegs_cuda") if device.type == "cuda" else None
-    if operator is not None:
-        headers = [read_header(item) for item in data]
-        fit = [
-            i for i, h in enumerate(headers) if h.kind == "jpeg" and h.plain and 0 < h.pixels <= MAX_PIXELS
-        ]
-        fit = [
-            i for i in fit if not headers[i].exif or _orientation(data[i]) == 1
-        ]  # nvJPEG does not turn pictures
+    fit = [i for i, item in enumerate(data) if _fits_nvjpeg(item)] if operator is not None else []
+    if operator is not None and fit:
         try:
-            pictures = operator([_as_tensor(data[i]) for i in fit], _RGB, device) if fit else []
+            decoded = list(operator([_as_tensor(data[i]) for i in fit], _RGB, device))
         except RuntimeError:
-            pictures = []  # one bad file fails them all: each is then tried alone on the CPU
-        for i, picture in zip(fit, pictures, strict=False):
+            decoded = []  # one bad file fails them all: each is then tried alone on the CPU
+        for i, picture in zip(fit, decoded, strict=False):
             results[i] = picture
     return [_attempt(item) if result is None else result for item, result in zip(data, results, strict=True)]
-
-
-def _attempt(data: bytes) -> Tensor | PictureError:
-    try:
-        return decode(data)
-    except PictureError as reason:
-        return reason
 
 
 def read_header(data: bytes) -> Header:
@@ -96,11 +103,11 @@ def read_header(data: bytes) -> Header:
         return _jpeg_header(data)
     if data[:8] == b"\x89PNG\r\n\x1a\n" and data[12:16] == b"IHDR" and len(data) >= 24:
         width, height = struct.unpack(">II", data[16:24])
-        # About colour profiles, which nobody reads here, the operator's libpng prints warnings to the terminal.
-        return Header("png", width * height, plain=b"iCCP" not in data[:4096], exif=b"eXIf" in data[:4096])
+        # The operator's libpng prints warnings about colour profiles, which nobody reads, to the terminal.
+        return Header("png", height, width, plain=b"iCCP" not in data[:4096], exif=b"eXIf" in data[:4096])
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return _webp_header(data)
-    return Header("", 0, plain=False, exif=False)
+    return Header("", 0, 0, plain=False, exif=False)
 
 
 def _jpeg_header(data: bytes) -> Header:
@@ -114,27 +121,51 @@ def _jpeg_header(data: bytes) -> Header:
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             height, width, components = struct.unpack(">HHB", data[at + 5 : at + 10])
             # With four components (CMYK) the operators disagree with Pillow about inverted inks.
-            return Header("jpeg", height * width, plain=components in (1, 3), exif=exif)
+            return Header("jpeg", height, width, plain=components in (1, 3), exif=exif)
         exif = exif or (marker == 0xE1 and data[at + 4 : at + 8] == b"Exif")
         at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return Header("jpeg", 0, plain=False, exif=exif)
+    return Header("jpeg", 0, 0, plain=False, exif=exif)
 
 
 def _webp_header(data: bytes) -> Header:
-    """The extended format states the canvas; the simple ones are at most 16,384 pixels a side in one frame."""
+    """The extended format states the canvas, the simple ones the size of their only frame."""
     if data[12:16] == b"VP8X" and len(data) >= 30:
-        flags = data[20]
         width, height = (1 + int.from_bytes(data[at : at + 3], "little") for at in (24, 27))
-        animated, exif = bool(flags & 0x02), bool(flags & 0x08)
+        animated, exif = bool(data[20] & 0x02), bool(data[20] & 0x08)
         # The operator reads neither animations nor, in WebP, the orientation.
-        return Header("webp", width * height, plain=not (animated or exif), exif=exif)
+        return Header("webp", height, width, plain=not (animated or exif), exif=exif)
     if data[12:16] == b"VP8 " and len(data) >= 30:
         width, height = (side & 0x3FFF for side in struct.unpack("<HH", data[26:30]))
-        return Header("webp", width * height, plain=True, exif=False)
+        return Header("webp", height, width, plain=True, exif=False)
     if data[12:16] == b"VP8L" and len(data) >= 25:
         bits = int.from_bytes(data[21:25], "little")
-        return Header("webp", (1 + (bits & 0x3FFF)) * (1 + (bits >> 14 & 0x3FFF)), plain=True, exif=False)
-    return Header("webp", 0, plain=False, exif=False)
+        return Header("webp", 1 + (bits >> 14 & 0x3FFF), 1 + (bits & 0x3FFF), plain=True, exif=False)
+    return Header("webp", 0, 0, plain=False, exif=False)
+
+
+@functools.cache
+def _operator(name: str) -> Callable[..., Any] | None:
+    """An operator of torchvision's image library, or None in a torchvision that has dropped it.
+
+    The functions of `torchvision.io` around them are deprecated from 0.29 on and warn at every call.
+    """
+    import torchvision.io  # noqa: F401  (loads the library)
+
+    return getattr(torch.ops.image, name, None)
+
+
+def _attempt(data: bytes) -> Tensor | PictureError:
+    try:
+        return decode(data)
+    except PictureError as reason:
+        return reason
+
+
+def _fits_nvjpeg(data: bytes) -> bool:
+    """An RGB or grey JPEG of sane size that need not be turned: nvJPEG does not turn pictures."""
+    header = read_header(data)
+    sane = 0 < header.height * header.width <= MAX_PIXELS
+    return header.kind == "jpeg" and header.plain and sane and (not header.exif or _orientation(data) == 1)
 
 
 def _orientation(data: bytes) -> int:
@@ -146,11 +177,24 @@ def _orientation(data: bytes) -> int:
         return 1
 
 
-def _decode_with_pillow(data: bytes) -> Tensor:
+def _ratio(height: int, width: int) -> float:
+    """By how much a picture must be reduced to fit the bounds."""
+    return min(1.0, MAX_SHORTER / min(height, width), MAX_LONGER / max(height, width))
+
+
+def _check_pixels(height: int, width: int) -> None:
+    if height * width > MAX_PIXELS:
+        raise PictureError(f"{width} x {height} pixels, above the limit of {MAX_PIXELS:,} in all")
+
+
+def _decode_with_pillow(data: bytes, *, draft: bool = False) -> Tensor:
+    """With `draft` a JPEG is decoded at a half, a quarter or an eighth, the least that fills the bounds."""
     try:
         with Image.open(io.BytesIO(data)) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise PictureError(f"{image.width * image.height:,} pixels, above the limit of {MAX_PIXELS:,}")
+            _check_pixels(image.height, image.width)
+            if draft:
+                ratio = _ratio(image.height, image.width)
+                image.draft(None, (round(image.width * ratio), round(image.height * ratio)))
             image.load()
             upright = ImageOps.exif_transpose(image)
             if upright.mode.startswith("I;16"):
@@ -161,9 +205,9 @@ def _decode_with_pillow(data: bytes) -> Tensor:
                 upright = upright.convert(
                     "RGBA"
                 )  # Pillow warns when it drops a palette's transparency itself
-            pixels = np.array(upright.convert("RGB"))  # (H, W, 3)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise PictureError(str(error)) from None
+            return _from_pillow(upright.convert("RGB"))
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise PictureError(f"above the limit of {MAX_PIXELS:,} pixels") from None
     except Image.UnidentifiedImageError:
         raise PictureError("not a picture in any known format") from None
     except (
@@ -178,7 +222,10 @@ def _decode_with_pillow(data: bytes) -> Tensor:
     ) as error:
         # Pillow's plugins leave with any of these when a file is damaged.
         raise PictureError(str(error) or type(error).__name__) from None
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def _from_pillow(image: Image.Image) -> Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 def _as_tensor(data: bytes) -> Tensor:
@@ -192,19 +239,3 @@ def _to_uint8(picture: Tensor) -> Tensor:
         return picture
     wide = picture.to(torch.int32)
     return ((wide * 255 + 32767) // 65535).to(torch.uint8)
-
-
-MAX_SHORTER, MAX_LONGER = 512, 768
-"""Larger pictures are reduced until their sides fit: a crop of a few hundred pixels loses nothing, and a batch is
-padded to its largest picture, so one panorama must not set the size of all."""
-
-
-def bounded(picture: Tensor) -> Tensor:
-    """The picture, reduced with antialiasing if it is larger than `MAX_SHORTER` x `MAX_LONGER`, either way round."""
-    height, width = picture.shape[1:]
-    shorter, longer = sorted((height, width))
-    ratio = min(1.0, MAX_SHORTER / shorter, MAX_LONGER / longer)
-    if ratio == 1.0:
-        return picture
-    size = (max(1, round(height * ratio)), max(1, round(width * ratio)))
-    return torch.nn.functional.interpolate(picture[None], size=size, mode="bilinear", antialias=True)[0]

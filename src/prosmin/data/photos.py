@@ -1,9 +1,10 @@
-"""The embedded pictures, SPEC `photos`: 32 px patches of the photographs inside the scikit-image and scikit-learn wheels.
+"""SPEC `photos`: 32 px patches of the photographs inside the scikit-image and scikit-learn wheels.
 
-Each photograph is reduced until its shorter side is 400 px (smaller ones stay) and cut into blocks of 96 px. A fifth of
-the blocks is for testing; patches lie within a block, so no test pixel is in a training patch. Patches in which hardly
-anything is to be seen are left out. The photograph is the class. Four photographs are never trained on: their patches,
-made the same way, are the out-of-distribution pictures. Integer arithmetic and a fixed seed: the same on every machine.
+Each photograph is reduced until its shorter side is 400 px (smaller ones stay) and cut into blocks of 96
+px. A fifth of the blocks is for testing; patches lie within a block, so no test pixel is in a training
+patch. Patches in which hardly anything is to be seen are left out. The photograph is the class. Four
+photographs are never trained on: their patches, made the same way, are the out-of-distribution pictures.
+Integer arithmetic and a fixed seed: the same on every machine.
 """
 
 import importlib.util
@@ -28,10 +29,11 @@ LEAST = (
 )
 
 SCIKIT_IMAGE = (
-    "astronaut.png brick.png camera.png chelsea.png coffee.png coins.png grass.png gravel.png "
-    "hubble_deep_field.jpg ihc.png moon.png motorcycle_left.png page.png retina.jpg rocket.jpg text.png".split()
-)
-SCIKIT_LEARN = ["china.jpg", "flower.jpg"]
+    "astronaut.png", "brick.png", "camera.png", "chelsea.png", "coffee.png", "coins.png", "grass.png",
+    "gravel.png", "hubble_deep_field.jpg", "ihc.png", "moon.png", "motorcycle_left.png", "page.png",
+    "retina.jpg", "rocket.jpg", "text.png",
+)  # fmt: skip
+SCIKIT_LEARN = ("china.jpg", "flower.jpg")
 HELD_OUT = ("coins", "hubble_deep_field", "page", "retina")
 SPLITS = ("train", "test", "ood")
 
@@ -81,7 +83,7 @@ def photograph_files() -> dict[str, Path]:
 
 
 def open_photos(rest: str = "") -> PhotosSource:
-    """The patches of SPEC `photos`, `photos@train`, `photos@test` or `photos@ood`; `rest` is what follows the @."""
+    """The patches of a split; `rest` is what follows the @ of the SPEC, `train` where nothing does."""
     split = rest or "train"
     if split not in SPLITS:
         raise UsageError(
@@ -128,7 +130,7 @@ def patch_corners(photograph: Tensor, *, name: str) -> dict[str, list[tuple[int,
     blocks = [blocks[i] for i in torch.randperm(len(blocks), generator=draw).tolist()]
     tests = max(1, round(len(blocks) * TEST / (TRAIN + TEST)))
     parts = {"train": (blocks[tests:], TRAIN), "test": (blocks[:tests], TEST)}
-    # Patch k is the next of block k mod n: equal shares, and neighbours in the list are not neighbours in the picture.
+    # Patch k is the next one of block k mod n: equal shares.
     return {
         part: [own[k % len(own)][k // len(own)] for k in range(count)] for part, (own, count) in parts.items()
     }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from prosmin.data.decode import PictureError, bounded, decode
+from prosmin.data.decode import PictureError, bounded, decode_bounded
 from prosmin.data.sources import Source, open_source
 from prosmin.errors import ProsminError
 
@@ -71,19 +71,19 @@ class TooLargeError(Exception):
 
 
 def load_pictures(spec: str, *, max_bad: float = 0.01) -> Pictures:
-    """Every picture of a source, decoded by all cores; unreadable ones are left out, too many of them are an error."""
+    """Every picture of a source, decoded by all cores; unreadable ones are left out and named."""
     source = open_source(spec)
     try:
         return load_source(source, max_bad=max_bad, limit=available_memory() // 2)[0]
     except TooLargeError as error:
         raise ProsminError(
-            f"The pictures of {spec} would take {error.needed / 2**30:.0f} GiB decoded, more than half of the free memory. "
-            "Name fewer of them, for example a subfolder."
+            f"The pictures of {spec} would take {error.needed / 2**30:.0f} GiB decoded, more than half of "
+            "the free memory. Name fewer of them, for example a subfolder."
         ) from None
 
 
 def load_source(source: Source, *, max_bad: float, limit: int) -> tuple[Pictures, Tensor]:
-    """The decoded pictures and their places in the source (N,); raises TooLargeError as soon as `limit` bytes are too few."""
+    """The decoded pictures and their places in the source (N,). Raises TooLargeError above `limit` bytes."""
     check_not_empty(source)
     kept: list[int] = []
     pictures: list[Tensor] = []
@@ -119,11 +119,11 @@ def read_picture(source: Source, i: int) -> Tensor:
         data = source.read(i)
     except OSError as error:
         raise PictureError(error.strerror or str(error)) from None
-    return bounded(data if isinstance(data, Tensor) else decode(data))
+    return bounded(data) if isinstance(data, Tensor) else decode_bounded(data)
 
 
 def pack(pictures: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Pictures (3, h, w) of any sizes as one tensor (N, 3, H, W), zero where a picture ends, and their sizes (N, 2)."""
+    """Pictures (3, h, w) of any sizes as one tensor (N, 3, H, W) with zeros around, and the sizes (N, 2)."""
     sizes = torch.tensor([tuple(p.shape[1:]) for p in pictures])
     height, width = sizes.amax(0).tolist()
     if bool((sizes == sizes[0]).all()):
@@ -146,8 +146,8 @@ def check_bad(bad: list[str], *, total: int, max_bad: float, spec: str) -> None:
         shown = "".join(f"\n  {line}" for line in bad[:20])
         more = "\n  ..." if len(bad) > 20 else ""
         raise ProsminError(
-            f"{len(bad)} of {total} pictures in {spec} cannot be read, more than the share of {max_bad:g} that "
-            f"data.max_bad allows. Mend or remove them, or raise data.max_bad:{shown}{more}"
+            f"{len(bad)} of {total} pictures in {spec} cannot be read, more than the share of {max_bad:g} "
+            f"that data.max_bad allows. Mend or remove them, or raise data.max_bad:{shown}{more}"
         )
 
 

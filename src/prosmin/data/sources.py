@@ -1,15 +1,16 @@
 """Where pictures come from: a SPEC such as `photos@test` or `folder:PATH` names a source.
 
-A source knows how many pictures it has, their labels if there are any, and how to read one; it decodes nothing.
-A new one is a function in its own file and a line in `SOURCES`.
+A source knows how many pictures it has, their labels if there are any, and how to read one; it decodes
+nothing. A new one is two functions in a file of its own and a line in each dictionary here.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
 
-from prosmin.data.photos import open_photos
+from prosmin.data import folder, huggingface, parquet, photos, splits, torchvision_sets, webdataset
 from prosmin.errors import UsageError
 
 
@@ -26,7 +27,7 @@ class Source(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the labels."""
+        """The names of the labels; empty without labels."""
 
     def __len__(self) -> int: ...
 
@@ -38,8 +39,29 @@ class Source(Protocol):
 
 
 SOURCES: dict[str, Callable[[str], Source]] = {
-    "photos": open_photos,
+    "photos": photos.open_photos,
+    "folder": folder.open_folder,
+    "parquet": parquet.open_parquet,
+    "torchvision": torchvision_sets.open_torchvision,
+    "hf": huggingface.open_huggingface,
+    "webdataset": webdataset.open_webdataset,
 }
+"""What opens each scheme, given the part of the SPEC behind it."""
+
+OTHER_SPLITS: dict[str, Callable[[str, str], str]] = {
+    "photos": lambda rest, split: splits.choose(split, photos.SPLITS, spec="photos"),
+    "folder": folder.other_split,
+    "parquet": parquet.other_split,
+    "torchvision": torchvision_sets.other_split,
+    "hf": huggingface.other_split,
+    "webdataset": webdataset.other_split,
+}
+"""What finds another split of a scheme, given the part of the SPEC behind it and the split's name."""
+
+FORMS = (
+    "photos[@train|test|ood], folder:PATH[@SPLIT], parquet:PATH[@SPLIT], torchvision:NAME@ROOT[@SPLIT], "
+    "hf:NAME[@SPLIT], webdataset:PATTERN"
+)
 
 
 def open_source(spec: str) -> Source:
@@ -48,15 +70,28 @@ def open_source(spec: str) -> Source:
     return SOURCES[scheme](rest)
 
 
-def parse(spec: str) -> tuple[str, str]:
-    """Scheme and the rest of a SPEC."""
-    scheme, _, rest = spec.partition("@") if spec.startswith("photos") else spec.partition(":")
-    if scheme not in SOURCES:
-        raise UsageError(f"The data {spec!r} is unknown.")
-    return scheme, rest
-
-
 def split_spec(spec: str, split: str) -> str:
-    """The SPEC of another split of the same source."""
-    parse(spec)
-    return f"photos@{split}"
+    """The SPEC of another split of the same source: ("photos", "test") -> "photos@test".
+
+    Where a source has no `test` but a `val` split, as ImageNet does, that is meant by `test`.
+    """
+    scheme, rest = parse(spec)
+    return f"{scheme}{'@' if scheme == 'photos' else ':'}{OTHER_SPLITS[scheme](rest, split)}"
+
+
+def parse(spec: str) -> tuple[str, str]:
+    """The scheme of a SPEC and what stands behind it."""
+    if spec == "photos" or spec.startswith("photos@"):
+        return "photos", spec[len("photos@") :]
+    scheme, colon, rest = spec.partition(":")
+    if colon and scheme in SOURCES and scheme != "photos":
+        return scheme, rest
+    meant = ""
+    path = Path(spec).expanduser()
+    if spec and path.is_dir():
+        meant = f" Did you mean folder:{spec}?"
+    elif spec and path.is_file():
+        meant = (
+            f" Did you mean parquet:{spec}?" if path.suffix == ".parquet" else " A single file is no source."
+        )
+    raise UsageError(f"The data {spec!r} names no source.{meant} Allowed: {FORMS}.")

@@ -1,0 +1,284 @@
+"""Pictures for training, by number and always ready: whole on the device, or streamed.
+
+A set whose decoded pictures fit under a limit is decoded once and lives on the device as one uint8 tensor.
+A larger one is read and decoded by threads (the decoders work outside Python's lock) into pinned, padded
+batches, some batches ahead of the one in use, and copied to the device beside the running computation. Both
+give the same pictures for the same order: an unreadable picture is replaced by the next one that can be
+read.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from prosmin.data.decode import PictureError, bounded, decode_batch
+from prosmin.data.pictures import (
+    Pictures,
+    TooLargeError,
+    available_memory,
+    check_bad,
+    check_not_empty,
+    load_source,
+    read_picture,
+)
+from prosmin.data.sources import Source, open_source
+from prosmin.errors import ProsminError
+
+MEMORY_LIMIT = 2 << 30
+"""Bytes a decoded set may take to live on the device whole; CIFAR takes 0.15 GB."""
+
+AHEAD = 3
+"""Batches that are decoded before they are asked for."""
+
+STRIDE = 128
+"""Sides of streamed batches are multiples of it, so that compiled views meet few shapes."""
+
+
+class Batch(NamedTuple):
+    """b pictures on the device."""
+
+    images: Tensor  # (b, 3, H, W) uint8, zero below and right of each picture
+    sizes: Tensor  # (b, 2) int64: height, width
+    index: Tensor  # type: ignore[assignment]  # (b,) int64 on the CPU: each picture's own number
+
+
+class Feed(Protocol):
+    """Pictures in any order."""
+
+    @property
+    def bad(self) -> list[str]:
+        """ "key: reason" of each picture found unreadable so far."""
+
+    def __len__(self) -> int: ...
+
+    def key(self, i: int) -> str:
+        """Path or name of picture i."""
+
+    def batches(self, orders: Iterable[Tensor]) -> Iterator[Batch]:
+        """One batch for each order, an int64 tensor of picture numbers."""
+
+
+def open_feed(
+    spec: str,
+    *,
+    device: torch.device | str,
+    max_bad: float = 0.01,
+    memory_limit: int = MEMORY_LIMIT,
+    nvjpeg: bool = False,
+) -> Feed:
+    """The pictures of a SPEC, on the device whole if they take at most `memory_limit` bytes, else streamed.
+
+    With `nvjpeg` the GPU decodes the JPEGs of a stream: for machines with few CPU cores beside it.
+    """
+    source = open_source(spec)
+    check_not_empty(source)
+    device = torch.device(device)
+    limit = min(memory_limit, available_memory() // 3)  # decoding needs the pictures twice for a moment
+    try:
+        pictures, places = load_source(source, max_bad=max_bad, limit=limit)
+    except TooLargeError:
+        return StreamFeed(source, device=device, max_bad=max_bad, nvjpeg=nvjpeg)
+    return MemoryFeed(source, pictures.to(device), places)
+
+
+class MemoryFeed:
+    """A set that lives on the device."""
+
+    def __init__(self, source: Source, pictures: Pictures, places: Tensor) -> None:
+        self.pictures = pictures
+        self._source = source
+        total = len(source)
+        # the row shown for number i: its own, or that of the next readable picture, cyclically
+        following = torch.searchsorted(places, torch.arange(total))
+        self._row = following % len(places)
+        self._place = places
+
+    @property
+    def bad(self) -> list[str]:
+        """ "key: reason" of each unreadable picture."""
+        return list(self.pictures.bad)
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def key(self, i: int) -> str:
+        """Path or name of picture i."""
+        return self._source.key(i)
+
+    def batches(self, orders: Iterable[Tensor]) -> Iterator[Batch]:
+        """One batch for each order, an int64 tensor of picture numbers."""
+        for order in orders:
+            rows = self._row[order.cpu()]
+            here = rows.to(self.pictures.images.device, non_blocking=True)
+            yield Batch(self.pictures.images[here], self.pictures.sizes[here], self._place[rows])
+
+
+class StreamFeed:
+    """A set that is decoded while it is used."""
+
+    def __init__(self, source: Source, *, device: torch.device, max_bad: float, nvjpeg: bool = False) -> None:
+        self._source = source
+        self._device = device
+        self._max_bad = max_bad
+        self._nvjpeg = nvjpeg and device.type == "cuda"
+        self._bad: dict[int, str] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def bad(self) -> list[str]:
+        """ "key: reason" of each picture found unreadable so far, in the order of the source."""
+        with self._lock:
+            return [reason for _, reason in sorted(self._bad.items())]
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def key(self, i: int) -> str:
+        """Path or name of picture i."""
+        return self._source.key(i)
+
+    def batches(self, orders: Iterable[Tensor]) -> Iterator[Batch]:
+        """One batch for each order, an int64 tensor of picture numbers, decoded ahead of its use."""
+        stop = threading.Event()
+        # Two batches are put together at a time: while one is packed, the decoders work on the next.
+        workers = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="prosmin-decode")
+        packers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="prosmin-pack")
+        ready: deque[Future[_Packed]] = deque()
+        remaining = iter(orders)
+        try:
+            while True:
+                while len(ready) < AHEAD and (order := next(remaining, None)) is not None:
+                    ready.append(packers.submit(self._pack, order.tolist(), workers, stop))
+                if not ready:
+                    return
+                yield ready.popleft().result().received()
+        finally:
+            # Reached at the end, by an error of a worker, by Ctrl-C and when the caller stops early.
+            stop.set()
+            packers.shutdown(wait=False, cancel_futures=True)
+            workers.shutdown(wait=True, cancel_futures=True)
+            packers.shutdown(wait=True)
+
+    def _pack(self, numbers: list[int], workers: ThreadPoolExecutor, stop: threading.Event) -> "_Packed":
+        """Reads, decodes and pads the pictures of one order, and starts their copy to the device."""
+        step = max(1, len(numbers) // (4 * (os.cpu_count() or 1)))  # pictures a task
+        starts = range(0, len(numbers), step)
+        if self._nvjpeg:
+            read = workers.map(lambda start: self._read_part(numbers[start : start + step], stop), starts)
+            return self._decode_on_device(numbers, [data for part in read for data in part])
+        parts = workers.map(lambda start: self._find_part(numbers[start : start + step], stop), starts)
+        found = [item for part in parts for item in part]
+        sizes = torch.tensor([tuple(picture.shape[1:]) for _, picture in found])  # (b, 2)
+        pinned = self._device.type == "cuda"
+        # Decoders write pixel by pixel: rows are copied whole here, and the device sorts the channels.
+        canvas = torch.empty(len(found), *padded(sizes), 3, dtype=torch.uint8, pin_memory=pinned)
+        pages = canvas.numpy()  # numpy copies in this thread alone; torch would start a team in every worker
+
+        def fill(start: int) -> None:
+            for page, (_, picture) in zip(
+                pages[start : start + step], found[start : start + step], strict=True
+            ):
+                lay(page, picture.numpy().transpose(1, 2, 0))
+
+        list(workers.map(fill, starts))
+        index = torch.tensor([number for number, _ in found])
+        if not pinned:
+            images = torch.from_numpy(np.ascontiguousarray(pages.transpose(0, 3, 1, 2)))
+            return _Packed(Batch(images, sizes, index), None)
+        stream = torch.cuda.Stream(self._device)
+        with torch.cuda.stream(stream):
+            images = canvas.to(self._device, non_blocking=True).permute(0, 3, 1, 2).contiguous()
+            batch = Batch(images, sizes.pin_memory().to(self._device, non_blocking=True), index)
+            return _Packed(batch, stream.record_event())
+
+    def _find_part(self, numbers: list[int], stop: threading.Event) -> list[tuple[int, Tensor]]:
+        return [self._find(number) for number in numbers if not stop.is_set()]
+
+    def _find(self, number: int) -> tuple[int, Tensor]:
+        """The first readable picture from `number` on, cyclically, and its own number."""
+        for _ in range(len(self._source)):
+            if number not in self._bad:
+                try:
+                    return number, read_picture(self._source, number)
+                except PictureError as reason:
+                    self._note(number, reason)
+            number = (number + 1) % len(self._source)
+        raise ProsminError(f"None of the pictures of {self._source.spec} can be read.")
+
+    def _note(self, number: int, reason: PictureError) -> None:
+        """Remembers an unreadable picture; an error when there are too many, and when there is no other."""
+        with self._lock:
+            self._bad[number] = f"{self._source.key(number)}: {reason}"
+            bad = list(self._bad.values())
+        check_bad(bad, total=len(self._source), max_bad=self._max_bad, spec=self._source.spec)
+
+    def _read_part(self, numbers: list[int], stop: threading.Event) -> list[bytes | Tensor | None]:
+        """Bytes for nvJPEG; None where there are none, which `_find` will then name."""
+        results: list[bytes | Tensor | None] = []
+        for number in numbers:
+            try:
+                results.append(None if stop.is_set() or number in self._bad else self._source.read(number))
+            except OSError:
+                results.append(None)
+        return results
+
+    def _decode_on_device(self, numbers: list[int], data: list[bytes | Tensor | None]) -> "_Packed":
+        """One batch through nvJPEG; what it does not take goes the usual way."""
+        stream = torch.cuda.Stream(self._device)
+        with torch.cuda.stream(stream):
+            encoded = [i for i, item in enumerate(data) if isinstance(item, bytes)]
+            decoded = decode_batch([data[i] for i in encoded], self._device)  # type: ignore[misc]
+            usable = dict(zip(encoded, decoded, strict=True))
+            found = []
+            for i, number in enumerate(numbers):
+                picture = usable.get(i)
+                found.append(
+                    (number, bounded(picture)) if isinstance(picture, Tensor) else self._find(number)
+                )
+            sizes = torch.tensor([tuple(picture.shape[1:]) for _, picture in found])
+            images = torch.zeros(len(found), 3, *padded(sizes), dtype=torch.uint8, device=self._device)
+            for image, (_, picture) in zip(images, found, strict=True):
+                image[:, : picture.shape[1], : picture.shape[2]].copy_(picture, non_blocking=True)
+            index = torch.tensor([number for number, _ in found])
+            batch = Batch(images, sizes.pin_memory().to(self._device, non_blocking=True), index)
+            return _Packed(batch, stream.record_event())
+
+
+class _Packed(NamedTuple):
+    """A batch whose copy may still be under way."""
+
+    batch: Batch
+    copied: torch.cuda.Event | None
+
+    def received(self) -> Batch:
+        """The batch, safe to use in the caller's stream."""
+        if self.copied is not None:
+            current = torch.cuda.current_stream(self.batch.images.device)
+            current.wait_event(self.copied)
+            for tensor in (self.batch.images, self.batch.sizes):
+                tensor.record_stream(current)  # or its memory could be given away while it is in use
+        return self.batch
+
+
+def padded(sizes: Tensor) -> tuple[int, int]:
+    """Height and width of a batch of pictures of these sizes (b, 2); small ones stay as they are."""
+    height, width = sizes.amax(0).tolist()
+    if max(height, width) <= STRIDE:
+        return height, width
+    return -(-height // STRIDE) * STRIDE, -(-width // STRIDE) * STRIDE
+
+
+def lay(page: NDArray[np.uint8], picture: NDArray[np.uint8]) -> None:
+    """The picture (h, w, 3) in the upper left corner of its page (H, W, 3), zeros in the rest."""
+    height, width = picture.shape[:2]
+    page[:height, :width] = picture
+    page[:height, width:] = 0
+    page[height:] = 0

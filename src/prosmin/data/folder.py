@@ -1,0 +1,127 @@
+"""SPEC `folder:PATH` and `folder:PATH@SPLIT`: picture files, flat or in one folder a class.
+
+A split is a subfolder of that name; a folder with `train` and `test` (or `val`) in it means its `train`.
+Where every picture lies in a subfolder, the subfolder is the class; deeper folders do not matter. Files
+that are not named like pictures are passed over. ImageNet-O and ImageNet-C are read as published:
+`folder:ROOT/gaussian_noise/3`.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from prosmin.data import splits
+from prosmin.errors import ProsminError, UsageError
+
+SUFFIXES = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FolderSource:
+    """Files under one folder, in the order of their paths."""
+
+    spec: str
+    root: Path
+    names: list[str]  # relative to root
+    labels: Tensor | None
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def key(self, i: int) -> str:
+        """The file's path below the folder, as text that can be printed whatever the file system holds."""
+        return os.fsencode(self.names[i]).decode("utf-8", "replace")
+
+    def read(self, i: int) -> bytes:
+        """The file's bytes."""
+        with open(self.root / self.names[i], "rb") as file:
+            return file.read()
+
+
+def open_folder(rest: str) -> FolderSource:
+    """The pictures below a folder."""
+    root = _folder(rest)
+    names = sorted(_walk(root))
+    if not names:
+        raise ProsminError(
+            f"There are no pictures in the folder {root}. Files named {', '.join(SUFFIXES[:7])}, ... count, "
+            "flat or in one folder a class."
+        )
+    folders = [name.split(os.sep, 1)[0] if os.sep in name else "" for name in names]
+    labels: Tensor | None = None
+    classes: tuple[str, ...] = ()
+    if all(folders):
+        # Folders without pictures keep their number, so that splits of one set agree about the classes.
+        classes = tuple(name for name in _subfolders(root) if _wanted(name))
+        number = {name: i for i, name in enumerate(classes)}
+        labels = torch.tensor([number[folder] for folder in folders])
+    return FolderSource(f"folder:{rest}", root, names, labels, classes)
+
+
+def other_split(rest: str, split: str) -> str:
+    """What follows `folder:` for another split: a subfolder, or a folder beside this one."""
+    base = rest.rpartition("@")[0] if not Path(rest).is_dir() and "@" in rest else rest
+    for name in splits.candidates(split):
+        if (Path(base) / name).is_dir():
+            return f"{base}@{name}"
+    for path in splits.renamed(str(Path(base)), split):
+        if Path(path).is_dir():
+            return path
+    raise UsageError(
+        f"The data folder:{base} has no split {split!r}: there is no folder {Path(base) / split}. "
+        "Name the other pictures by a SPEC of their own."
+    )
+
+
+def _folder(rest: str) -> Path:
+    """The folder that is meant, its split included."""
+    path = Path(rest).expanduser()
+    if not rest:
+        raise UsageError("The data 'folder:' names no folder; write folder:PATH or folder:PATH@SPLIT.")
+    if not path.is_dir() and "@" in rest:
+        base, _, split = rest.rpartition("@")
+        folder = Path(base).expanduser()
+        if folder.is_dir():
+            return folder / splits.choose(split, _subfolders(folder), spec=f"folder:{base}")
+    if not path.is_dir():
+        what = "is a file, not a folder" if path.is_file() else "does not exist"
+        raise UsageError(f"The folder {path} of the data folder:{rest} {what}.")
+    inside = set(_subfolders(path))
+    return path / "train" if "train" in inside and inside & set(splits.ALIASES["test"]) else path
+
+
+def _subfolders(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    except OSError as error:
+        raise ProsminError(f"The folder {folder} cannot be listed: {error.strerror}.") from None
+
+
+def _walk(root: Path) -> list[str]:
+    """The picture files below a folder, links followed but no folder visited twice."""
+
+    def refuse(error: OSError) -> None:
+        raise ProsminError(f"The folder {error.filename} cannot be listed: {error.strerror}.")
+
+    names: list[str] = []
+    visited: set[str] = set()
+    for folder, subfolders, files in os.walk(root, onerror=refuse, followlinks=True):
+        visited.add(os.path.realpath(folder))
+        subfolders[:] = [
+            s for s in subfolders if _wanted(s) and os.path.realpath(os.path.join(folder, s)) not in visited
+        ]
+        below = os.path.relpath(folder, root)
+        prefix = "" if below == "." else below + os.sep
+        names += [prefix + f for f in files if _wanted(f) and f.lower().endswith(SUFFIXES)]
+    return names
+
+
+def _wanted(name: str) -> bool:
+    """Not hidden, and not what macOS leaves in archives."""
+    return not name.startswith(".") and name != "__MACOSX"

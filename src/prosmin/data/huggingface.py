@@ -1,0 +1,106 @@
+"""SPEC `hf:NAME[:CONFIG][@SPLIT]`: a data set of the Hugging Face hub, or one saved to a folder.
+
+Needs the package `datasets`, which downloads what is not in its cache. The column of pictures is the one of
+type Image, the labels the one of type ClassLabel. Pictures are taken encoded and decoded like all others.
+"""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prosmin.data import splits
+from prosmin.errors import ProsminError, UsageError
+
+
+@dataclass(frozen=True)
+class HuggingfaceSource:
+    """Rows of one split."""
+
+    spec: str
+    rows: Any  # a datasets.Dataset of one column, pictures left encoded
+    column: str
+    name: str
+    labels: Tensor | None
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def key(self, i: int) -> str:
+        """Data set and row."""
+        return f"{self.name}[{i}]"
+
+    def read(self, i: int) -> bytes:
+        """The encoded picture of row i."""
+        picture = self.rows[i][self.column] or {}
+        if picture.get("bytes") is not None:
+            return picture["bytes"]
+        if picture.get("path"):
+            return Path(picture["path"]).read_bytes()
+        raise OSError("the row holds no picture")
+
+
+def open_huggingface(rest: str) -> HuggingfaceSource:
+    """The pictures of one split of a Hugging Face data set."""
+    datasets = _package()
+    name, _, wanted = rest.partition("@")
+    if not name:
+        raise UsageError("The data 'hf:' names no data set; write hf:NAME or hf:NAME@SPLIT.")
+    found = _load(datasets, name)
+    if isinstance(found, dict):
+        split = splits.choose(wanted, found, spec=f"hf:{name}") if wanted else _first(found)
+        found = found[split]
+    elif wanted:
+        splits.choose(wanted, [str(found.split)] if found.split else [], spec=f"hf:{name}")
+    features = found.features
+    images = [c for c, kind in features.items() if isinstance(kind, datasets.Image)]
+    if not images:
+        raise ProsminError(
+            f"The data hf:{rest} has no column of type Image; its columns: {', '.join(features)}."
+        )
+    column = "image" if "image" in images else images[0]
+    label = next((c for c, kind in features.items() if isinstance(kind, datasets.ClassLabel)), None)
+    return HuggingfaceSource(
+        spec=f"hf:{rest}",
+        rows=found.select_columns([column]).cast_column(column, datasets.Image(decode=False)),
+        column=column,
+        name=name,
+        labels=torch.tensor(list(found[label]), dtype=torch.int64) if label else None,
+        classes=tuple(features[label].names) if label else (),
+    )
+
+
+def other_split(rest: str, split: str) -> str:
+    """What follows `hf:` for another split; whether it exists is known when it is opened."""
+    return f"{rest.partition('@')[0]}@{split}"
+
+
+def _package() -> ModuleType:
+    try:
+        return importlib.import_module("datasets")
+    except ImportError:
+        raise ProsminError(
+            "Data of the form hf:NAME need the package datasets: pip install 'prosmin[datasets]'"
+        ) from None
+
+
+def _load(datasets: ModuleType, name: str) -> Any:
+    """All splits of a data set; a Dataset where a folder holds only one."""
+    path = Path(name).expanduser()
+    saved = any((path / file).is_file() for file in ("dataset_info.json", "dataset_dict.json"))
+    try:
+        if saved:
+            return datasets.load_from_disk(str(path))
+        repository, _, configuration = (name, "", "") if path.exists() else name.partition(":")
+        return datasets.load_dataset(repository, configuration or None)
+    except Exception as error:  # the package raises its own, the hub's and the network's errors
+        raise ProsminError(f"The data hf:{name} cannot be loaded: {type(error).__name__}: {error}") from None
+
+
+def _first(found: dict[str, Any]) -> str:
+    return "train" if "train" in found else next(iter(found))

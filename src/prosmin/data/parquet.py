@@ -1,0 +1,172 @@
+"""SPEC `parquet:PATH` and `parquet:PATH@SPLIT`: a Parquet file, or a folder of them.
+
+Columns: `image` (encoded bytes, or a struct with `bytes` as Hugging Face writes it); `label` (numbers or
+names) and `label_name` may be missing. In a folder, files named after splits (`train-00000.parquet`) are
+chosen by the split, and `train` is meant where none is named. The encoded bytes are held in memory.
+"""
+
+import json
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from prosmin.data import splits
+from prosmin.errors import ProsminError, UsageError
+
+
+@dataclass(frozen=True)
+class ParquetSource:
+    """Rows of one or more files, in the order of files and rows."""
+
+    spec: str
+    chunks: list[Any]  # binary arrays
+    starts: list[int]  # the first row of each chunk
+    name: str
+    total: int
+    labels: Tensor | None
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return self.total
+
+    def key(self, i: int) -> str:
+        """File or folder, and row."""
+        return f"{self.name}[{i}]"
+
+    def read(self, i: int) -> bytes:
+        """The encoded picture of row i."""
+        chunk = bisect_right(self.starts, i) - 1
+        data = self.chunks[chunk][i - self.starts[chunk]].as_py()
+        if data is None:
+            raise OSError("the row holds no bytes")
+        return data
+
+
+def open_parquet(rest: str) -> ParquetSource:
+    """The pictures of a Parquet file or of a folder of them."""
+    path, files = _files(rest)
+    table = _read(files, spec=f"parquet:{rest}")
+    images = _binary(table.column("image"), spec=f"parquet:{rest}")
+    chunks = [chunk for chunk in images.chunks if len(chunk)]
+    starts = list(accumulate((len(chunk) for chunk in chunks), initial=0))[:-1]
+    labels, classes = _labels(table, spec=f"parquet:{rest}")
+    return ParquetSource(f"parquet:{rest}", chunks, starts, path.name, len(table), labels, classes)
+
+
+def other_split(rest: str, split: str) -> str:
+    """What follows `parquet:` for another split: other files of the folder, or the file beside this one."""
+    base = rest.rpartition("@")[0] if not Path(rest).exists() and "@" in rest else rest
+    path = Path(base).expanduser()
+    if path.is_dir():
+        return f"{base}@{splits.choose(split, _by_split(_inside(path)), spec=f'parquet:{base}')}"
+    for other in splits.renamed(base, split):
+        if Path(other).expanduser().is_file():
+            return other
+    raise UsageError(
+        f"The data parquet:{base} has no split {split!r}: no file of that name lies beside it. "
+        "Name the other pictures by a SPEC of their own."
+    )
+
+
+def _files(rest: str) -> tuple[Path, list[Path]]:
+    base, split = rest, ""
+    if not Path(rest).expanduser().exists() and "@" in rest:
+        base, _, split = rest.rpartition("@")
+    path = Path(base).expanduser()
+    if not base or not path.exists():
+        raise UsageError(f"The file {base!r} of the data parquet:{rest} does not exist; write parquet:PATH.")
+    if path.is_file():
+        if split:
+            raise UsageError(f"The data parquet:{base} is one file and has no split {split!r}.")
+        return path, [path]
+    files = _inside(path)
+    if not files:
+        raise ProsminError(f"There are no files named *.parquet in the folder {path}.")
+    groups = _by_split(files)
+    if split:
+        return path, groups[splits.choose(split, groups, spec=f"parquet:{base}")]
+    return path, groups["train"] if "train" in groups and len(groups) > 1 else files
+
+
+def _inside(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*.parquet") if file.is_file())
+
+
+def _by_split(files: list[Path]) -> dict[str, list[Path]]:
+    groups: dict[str, list[Path]] = {}
+    for file in files:
+        if (name := splits.word(file.name)) is not None:
+            groups.setdefault(name, []).append(file)
+    return groups
+
+
+def _read(files: list[Path], *, spec: str) -> pa.Table:
+    tables = []
+    for file in files:
+        try:
+            present = pq.read_schema(file).names
+            if "image" not in present:
+                raise ProsminError(
+                    f"The file {file} of the data {spec} has no column 'image' (encoded bytes); "
+                    f"its columns: {', '.join(present) or 'none'}."
+                )
+            wanted = [name for name in ("image", "label", "label_name") if name in present]
+            tables.append(pq.read_table(file, columns=wanted))
+        except (pa.ArrowException, OSError) as error:
+            raise ProsminError(f"The file {file} cannot be read as Parquet: {error}") from None
+    try:
+        return pa.concat_tables(tables)
+    except pa.ArrowException as error:
+        raise ProsminError(f"The files of the data {spec} differ in their columns: {error}") from None
+
+
+def _binary(column: pa.ChunkedArray, *, spec: str) -> pa.ChunkedArray:
+    """The column of encoded bytes, taken out of Hugging Face's struct if need be."""
+    kind = column.type
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        column = column.flatten()[kind.get_field_index("bytes")]
+        kind = column.type
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        raise ProsminError(f"The column 'image' of the data {spec} holds {kind}; allowed: encoded bytes.")
+    return column
+
+
+def _labels(table: pa.Table, *, spec: str) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Numbers and names of the labels; (None, ()) without a label column."""
+    if "label" not in table.column_names or table.column("label").null_count == len(table):
+        return None, ()
+    column = table.column("label")
+    if column.null_count:
+        raise ProsminError(
+            f"The column 'label' of the data {spec} is empty in {column.null_count} rows of {len(table)}."
+        )
+    values = column.to_pylist()
+    if all(isinstance(value, str) for value in values):
+        classes = tuple(sorted(set(values)))
+        number = {name: i for i, name in enumerate(classes)}
+        return torch.tensor([number[value] for value in values]), classes
+    if not all(isinstance(value, int) and value >= 0 for value in values):
+        raise ProsminError(
+            f"The column 'label' of the data {spec} holds {column.type}; allowed: names, or numbers from 0."
+        )
+    names = _published_names(table.schema) or {}
+    if "label_name" in table.column_names:
+        names = dict(zip(values, table.column("label_name").to_pylist(), strict=True))
+    count = max(max(values), *names) + 1 if names else max(values) + 1
+    return torch.tensor(values), tuple(str(names.get(i, i)) for i in range(count))
+
+
+def _published_names(schema: pa.Schema) -> dict[int, str]:
+    """The class names Hugging Face keeps in a file's metadata."""
+    text = (schema.metadata or {}).get(b"huggingface")
+    try:
+        return dict(enumerate(json.loads(text)["info"]["features"]["label"]["names"])) if text else {}
+    except (ValueError, KeyError, TypeError):
+        return {}

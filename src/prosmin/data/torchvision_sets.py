@@ -1,0 +1,194 @@
+"""SPEC `torchvision:NAME@ROOT[@SPLIT]`: the data sets torchvision knows, already on disk.
+
+Nothing is downloaded: what is missing is named together with the command that fetches it. Sets that
+torchvision keeps as files are read as bytes and decoded like all others; those it keeps as arrays (CIFAR,
+SVHN, MNIST) are in memory.
+"""
+
+import json
+import os
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prosmin.data import splits
+from prosmin.errors import ProsminError, UsageError
+
+
+@dataclass(frozen=True)
+class Set:
+    """How a set is built: the class, and the arguments of each split. `files`: it takes a loader of paths."""
+
+    build: Callable[..., Any]
+    splits: dict[str, dict[str, Any]]
+    files: bool = True
+    always: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TorchvisionSource:
+    """Either paths or pictures (N, 3, H, W)."""
+
+    spec: str
+    name: str
+    paths: list[str]
+    images: Tensor | None
+    labels: Tensor | None
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths) if self.images is None else len(self.images)
+
+    def key(self, i: int) -> str:
+        """The file's path, or the set and the number."""
+        return self.paths[i] if self.images is None else f"{self.name}[{i}]"
+
+    def read(self, i: int) -> bytes | Tensor:
+        """The file's bytes, or the picture."""
+        if self.images is not None:
+            return self.images[i]
+        with open(self.paths[i], "rb") as file:
+            return file.read()
+
+
+def known_sets() -> dict[str, Set]:
+    """The sets by name. A function, since importing torchvision's data sets takes a moment."""
+    from torchvision import datasets as tv
+
+    train_flag = {"train": {"train": True}, "test": {"train": False}}
+    train_test = {name: {"split": name} for name in ("train", "test")}
+    three = {name: {"split": name} for name in ("train", "val", "test")}
+    train_val = {name: {"split": name} for name in ("train", "val")}
+    unlabelled = {**train_test, "unlabeled": {"split": "unlabeled"}}
+    places = {"train": {"split": "train-standard"}, "val": {"split": "val"}}
+    none: dict[str, dict[str, Any]] = {"": {}}
+    sets = {
+        "cifar10": Set(tv.CIFAR10, train_flag, files=False),
+        "cifar100": Set(tv.CIFAR100, train_flag, files=False),
+        "country211": Set(
+            tv.Country211, {"train": {"split": "train"}, "val": {"split": "valid"}, "test": {"split": "test"}}
+        ),
+        "dtd": Set(tv.DTD, three),
+        "eurosat": Set(tv.EuroSAT, none),
+        "fashionmnist": Set(tv.FashionMNIST, train_flag, files=False),
+        "fgvcaircraft": Set(tv.FGVCAircraft, three),
+        "flowers102": Set(tv.Flowers102, three),
+        "food101": Set(tv.Food101, train_test),
+        "imagenet": Set(tv.ImageNet, train_val),
+        "kmnist": Set(tv.KMNIST, train_flag, files=False),
+        "mnist": Set(tv.MNIST, train_flag, files=False),
+        "places365": Set(tv.Places365, places, always={"small": True}),
+        "stanfordcars": Set(tv.StanfordCars, train_test),
+        "stl10": Set(tv.STL10, unlabelled, files=False),
+        "svhn": Set(tv.SVHN, {**train_test, "extra": {"split": "extra"}}, files=False),
+    }
+    for year in ("2017", "2018", "2019"):
+        # torchvision has one folder a year; the published lists, where they lie in ROOT, tell train from val
+        sets[f"inaturalist{year}"] = Set(
+            tv.INaturalist, {"": {}, "train": {}, "val": {}}, always={"version": year}
+        )
+    return sets
+
+
+def open_torchvision(rest: str) -> TorchvisionSource:
+    """The pictures of a torchvision set."""
+    name, root, split = _parse(rest)
+    chosen = known_sets()[name]
+    if not root.is_dir():  # some classes would create it
+        raise ProsminError(
+            f"The folder {root} of the data torchvision:{rest} does not exist. {_how(chosen, root)}"
+        )
+    try:
+        extra: dict[str, Any] = {"loader": os.fspath} if chosen.files else {}
+        built = chosen.build(str(root), **chosen.splits[split], **chosen.always, **extra)
+    except (RuntimeError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise ProsminError(
+            f"The data torchvision:{rest} cannot be opened: {error} {_how(chosen, root)}"
+        ) from None
+    if chosen.files:
+        # With a loader that returns the path itself, going through a set opens no file.
+        pairs = sorted(_listed(built[i] for i in range(len(built))))
+        if name.startswith("inaturalist"):
+            pairs = _official(pairs, root=root, year=name[-4:], split=split)
+        paths, targets, images = [path for path, _ in pairs], [target for _, target in pairs], None
+    else:
+        paths, images = [], _as_rgb(built.data)
+        targets = [int(t) for t in (built.labels if name in ("svhn", "stl10") else built.targets)]
+    labels = torch.tensor(targets, dtype=torch.int64)
+    if len(labels) and int(labels.min()) < 0:  # STL-10 marks pictures without a label by -1
+        return TorchvisionSource(f"torchvision:{rest}", name, paths, images, None, ())
+    return TorchvisionSource(f"torchvision:{rest}", name, paths, images, labels, _class_names(built, labels))
+
+
+def other_split(rest: str, split: str) -> str:
+    """What follows `torchvision:` for another split of the same set."""
+    name, root, _ = _parse(rest)
+    available = [s for s in known_sets()[name].splits if s]
+    return f"{name}@{root}@{splits.choose(split, available, spec=f'torchvision:{name}@{root}')}"
+
+
+def _parse(rest: str) -> tuple[str, Path, str]:
+    """Name, folder and split; the split is `train` where none is given and the set has one."""
+    name, _, place = rest.partition("@")
+    sets = known_sets()
+    if name not in sets:
+        raise UsageError(f"There is no torchvision set {name!r} here; there are: {', '.join(sets)}.")
+    if not place:
+        raise UsageError(f"The data torchvision:{rest} names no folder; write torchvision:{name}@ROOT.")
+    available = list(sets[name].splits)
+    if not Path(place).expanduser().is_dir() and "@" in place:
+        root, _, split = place.rpartition("@")
+        split = splits.choose(split, [s for s in available if s], spec=f"torchvision:{name}@{root}")
+        return name, Path(root).expanduser(), split
+    return name, Path(place).expanduser(), available[0]
+
+
+def _listed(items: Iterable[tuple[str, int | None]]) -> list[tuple[str, int]]:
+    return [(path, -1 if target is None else int(target)) for path, target in items]
+
+
+def _official(pairs: list[tuple[str, int]], *, root: Path, year: str, split: str) -> list[tuple[str, int]]:
+    """The pictures of iNaturalist's published list; all where none was asked for and none is there."""
+    file = root / f"{split or 'train'}{year}.json"
+    if not file.is_file():
+        if not split:
+            return pairs
+        raise ProsminError(f"The split {split!r} of iNaturalist {year} needs the published list {file}.")
+    wanted = {
+        "/".join(image["file_name"].split("/")[-3:]) for image in json.loads(file.read_text())["images"]
+    }
+    return [(path, target) for path, target in pairs if "/".join(Path(path).parts[-3:]) in wanted]
+
+
+def _as_rgb(data: Any) -> Tensor:
+    """torchvision's arrays as (N, 3, H, W): they come as (N, H, W), (N, H, W, 3) or (N, 3, H, W)."""
+    images = torch.as_tensor(data)
+    if images.ndim == 3:
+        return images[:, None].expand(-1, 3, -1, -1)
+    return images.permute(0, 3, 1, 2) if images.shape[-1] == 3 else images
+
+
+def _class_names(built: Any, labels: Tensor) -> tuple[str, ...]:
+    """Names where the set has them, else numbers. ImageNet has several names a class: the first."""
+    names = getattr(built, "classes", None) or getattr(built, "all_categories", None)
+    if not names:
+        return tuple(str(i) for i in range(int(labels.max()) + 1 if len(labels) else 0))
+    return tuple(name if isinstance(name, str) else name[0] for name in names)
+
+
+def _how(chosen: Set, root: Path) -> str:
+    """How to get the set."""
+    name = chosen.build.__name__
+    if name == "ImageNet":
+        return (
+            f"torchvision wants ILSVRC2012_devkit_t12.tar.gz and ILSVRC2012_img_*.tar in {root}; "
+            f"for class folders alone write folder:{root}@train."
+        )
+    more = "".join(f", {key}={value!r}" for key, value in chosen.always.items())
+    code = f"from torchvision.datasets import {name}; {name}('{root}'{more}, download=True)"
+    return f'To fetch it: python -c "{code}"'
