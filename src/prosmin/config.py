@@ -351,9 +351,13 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(to_tree(config), sort_keys=False, default_flow_style=None)
 
 
+_FREE = ("max_steps", "checkpoint_every", "keep", "log_every")  # of `training`: they may change when a run is resumed
+
+
 def fingerprint(config: Config) -> str:
-    """A short hash of all that determines the result: everything but `compute`."""
+    """A short hash of all that determines the result."""
     tree = {name: values for name, values in to_tree(config).items() if name != "compute"}
+    tree["training"] = {name: value for name, value in tree["training"].items() if name not in _FREE}
     return hashlib.blake2b(yaml.safe_dump(tree).encode(), digest_size=8).hexdigest()
 
 
@@ -419,12 +423,13 @@ def describe(method: str = "prosmin") -> Iterator[tuple[str, str, str]]:
 
 
 def differences(one: Config, other: Config) -> list[str]:
-    """The fields in which two configurations differ, `compute` left out: "group.field: a -> b"."""
+    """The fields that determine the result and differ: "group.field: a -> b"."""
     first, second = to_tree(one), to_tree(other)
     rows = []
     for group in first:
         for name in dict.fromkeys([*first[group], *second[group]]):
             a, b = first[group].get(name), second[group].get(name)
-            if group != "compute" and a != b:
+            free = group == "compute" or (group == "training" and name in _FREE)
+            if a != b and not free:
                 rows.append(f"{group}.{name}: {a} -> {b}")
     return rows

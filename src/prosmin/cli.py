@@ -1,0 +1,160 @@
+"""The command: parses, calls one function, prints. Errors are one sentence; `--debug` shows where they came from."""
+
+import argparse
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from prosmin import __version__
+from prosmin import config as configs
+from prosmin.errors import ProsminError, UsageError
+
+# Heavy modules are imported by the command that needs them: `prosmin recipes` should not wait for torch.
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with our kind of error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Wrong use ends with status 2 and one sentence."""
+        raise UsageError(f"{message[0].upper()}{message[1:]}. `{self.prog} --help` lists what there is.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and give back its exit status: 0, 1 (it failed) or 2 (wrong use)."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments
+    arguments = [a for a in arguments if a != "--debug"]
+    warnings.showwarning = _show_warning
+    try:
+        options, rest = _parser().parse_known_args(arguments)
+        fields = _fields(rest, allowed=options.takes_fields, command=options.command)
+        options.run(options, fields)
+    except ProsminError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"prosmin: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        print("prosmin: interrupted; the same command continues from the last checkpoint.", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader of our output has gone: nothing is left to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print(f"prosmin: unexpected {type(error).__name__}: {error}. Run again with --debug for the place.", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    if issubclass(category, UserWarning):
+        print(f"warning: {message}", file=sys.stderr)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="prosmin", description="Image representations, learned without labels, that know how sure they are.")
+    parser.add_argument("--version", action="version", version=f"prosmin {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+
+    def command(name: str, run: Callable[..., None], line: str, *, takes_fields: bool = False) -> argparse.ArgumentParser:
+        epilog = _field_help() if takes_fields else None
+        sub = commands.add_parser(
+            name, help=line, description=line, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        )
+        sub.set_defaults(run=run, takes_fields=takes_fields)
+        return sub
+
+    demo = command("demo", _demo, "pretrain, evaluate and report on the embedded photographs", takes_fields=True)
+    demo.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="DIR", help="run folder (default: %(default)s)")
+
+    train = command("pretrain", _pretrain, "train an encoder; on the same run folder again, continue", takes_fields=True)
+    source = train.add_mutually_exclusive_group()
+    source.add_argument("--recipe", metavar="NAME", help="a recipe of `prosmin recipes`")
+    source.add_argument("--config", type=Path, metavar="FILE", help="a configuration file, such as a run's config.yaml")
+    train.add_argument("--data", metavar="SPEC", help="pictures to learn from: the same as --data.spec")
+    train.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: runs/NAME)")
+
+    judge = command("evaluate", _evaluate, "measure a trained encoder")
+    judge.add_argument("run_folder", type=Path, metavar="RUN")
+    judge.add_argument("--protocols", metavar="NAME,...", help="which to run (default: all that the data allow)")
+    judge.add_argument("--data", metavar="SPEC", help="labelled pictures (default: those of the run)")
+    judge.add_argument("--test", metavar="SPEC", help="labelled test pictures, where --data has no split named test")
+    judge.add_argument("--ood", metavar="SPEC,...", help="out-of-distribution pictures")
+    judge.add_argument("--again", action="store_true", help="measure again what is already in RUN/results")
+
+    page = command("report", _report, "one HTML page of one run, or of several side by side")
+    page.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    page.add_argument("--out", type=Path, metavar="FILE.html", help="where to (default: RUN/report.html)")
+
+    command("recipes", _recipes, "list the recipes with their headers")
+    return parser
+
+
+def _field_help() -> str:
+    rows = [f"  --{name} (default {default})\n      {doc}" for name, default, doc in configs.describe()]
+    return "any field of the configuration, as --group.field VALUE:\n" + "\n".join(rows)
+
+
+def _fields(rest: list[str], *, allowed: bool, command: str) -> dict[str, str]:
+    """What argparse did not know: --group.field VALUE or --group.field=VALUE."""
+    fields: dict[str, str] = {}
+    words = iter(rest)
+    for word in words:
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or not allowed:
+            raise UsageError(f"`prosmin {command}` does not take {word!r}. `prosmin {command} --help` lists what there is.")
+        if not equals:
+            value = next(words, "--")
+            if value.startswith("--"):
+                raise UsageError(f"--{name} needs a value: --{name} VALUE.")
+        fields[name] = value
+    return fields
+
+
+def _demo(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    from prosmin.demo import demo
+
+    demo(configs.resolve(recipe="demo", overrides=fields), options.out)
+
+
+def _pretrain(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    from prosmin.training.pretrain import pretrain
+
+    if options.data is not None:
+        fields = {"data.spec": options.data, **fields}
+    name = options.recipe or (options.config.stem if options.config else "demo")
+    out = options.out or Path("runs") / name
+    file = options.config
+    if options.recipe is None and file is None:
+        begun = out / "config.yaml"
+        file, options.recipe = (begun, None) if begun.is_file() else (None, "demo")
+    pretrain(configs.resolve(recipe=options.recipe, file=file, overrides=fields), out)
+
+
+def _evaluate(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    from prosmin.evaluation.suite import evaluate
+    from prosmin.evaluation.table import print_table
+
+    names = options.protocols.split(",") if options.protocols else None
+    ood = options.ood.split(",") if options.ood else None
+    print_table(evaluate(options.run_folder, protocols=names, data=options.data, test=options.test, ood=ood, again=options.again))
+
+
+def _report(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    from prosmin.report import write_report
+
+    out = options.out or (options.runs[0] / "report.html" if len(options.runs) == 1 else Path("report.html"))
+    print(f"wrote {write_report(options.runs, out)}")
+
+
+def _recipes(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    for name in configs.recipe_names():
+        header = [line for line in configs.recipe_text(name).splitlines() if line.startswith("#")]
+        print("\n".join(line.removeprefix("#").removeprefix(" ") for line in header), end="\n\n")

@@ -1,0 +1,1 @@
+"""Evaluation: one file a protocol, metrics as pure functions, one suite that runs them."""

@@ -1,0 +1,89 @@
+"""What a protocol works on: an encoder, its baselines and the pictures, embedded once and kept."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from prosmin.data.pictures import Pictures
+from prosmin.data.views import evaluation_view
+from prosmin.encoder import Encoder, untrained
+from prosmin.errors import ProsminError
+from prosmin.methods.output import Embedding
+
+TRAINED, UNTRAINED, PIXELS = "trained", "untrained", "raw pixels"
+PIXEL_SIDE = 32  # raw pixels are compared at the side of the small pictures: 3,072 numbers
+
+
+@dataclass(frozen=True)
+class Context:
+    """The pictures by name ("train", "test", and the out-of-distribution sets) and the encoder under test."""
+
+    encoder: Encoder
+    sets: dict[str, Pictures]
+    ood: tuple[str, ...] = ()  # names in `sets`
+    seed: int = 0
+    _kept: dict[tuple[str, str], Embedding] = field(default_factory=dict)
+    _views: dict[str, list[Embedding]] = field(default_factory=dict)
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """Whose features are judged: the trained encoder first."""
+        return (TRAINED, UNTRAINED, PIXELS)
+
+    def embedding(self, name: str, subject: str = TRAINED) -> Embedding:
+        """The embedding of a set by a subject."""
+        key = (subject, name)
+        if key not in self._kept:
+            self._kept[key] = self._embed(self.sets[name], subject)
+        return self._kept[key]
+
+    def features(self, name: str, subject: str = TRAINED) -> Tensor:
+        """Features (N, D) of a set."""
+        return self.embedding(name, subject).features
+
+    def views(self, name: str) -> list[Embedding]:
+        """Embeddings of several random views of a set by the trained encoder."""
+        if name not in self._views:
+            self._views[name] = self.encoder.views(self.sets[name], seed=self.seed)
+        return self._views[name]
+
+    def labels(self, name: str) -> Tensor:
+        """Labels (N,) of a set."""
+        labels = self.sets[name].labels
+        if labels is None:
+            raise ProsminError(f"{self.sets[name].spec} has no labels. Give labelled pictures with --data.")
+        return labels
+
+    @property
+    def classes(self) -> int:
+        """Number of classes; train and test must agree on their names."""
+        train, test = self.sets["train"].classes, self.sets["test"].classes
+        if train != test:
+            different = sorted(set(train) ^ set(test))[:5]
+            raise ProsminError(
+                f"{self.sets['train'].spec} and {self.sets['test'].spec} have other classes (such as {', '.join(different)}). "
+                "Give splits of one set with --data and --test."
+            )
+        return len(train)
+
+    def _embed(self, pictures: Pictures, subject: str) -> Embedding:
+        if subject == TRAINED:
+            return self.encoder(pictures)
+        if subject == UNTRAINED:
+            return untrained(self.encoder.config).to(self.encoder.device)(pictures)
+        return _pixels(pictures, self.encoder)
+
+
+@torch.inference_mode()
+def _pixels(pictures: Pictures, encoder: Encoder) -> Embedding:
+    """The evaluation view itself, reduced to 32 px, as features: what a trained encoder must beat."""
+    parts = []
+    for start in range(0, len(pictures), 1024):
+        chunk = slice(start, start + 1024)
+        x = evaluation_view(pictures.images[chunk], pictures.sizes[chunk], encoder.config.views)
+        if x.shape[-1] > PIXEL_SIDE:
+            x = torch.nn.functional.interpolate(x, size=PIXEL_SIDE, mode="bilinear", antialias=True)
+        parts.append(x.flatten(1))
+    features = torch.cat(parts)
+    return Embedding(features, features, None)

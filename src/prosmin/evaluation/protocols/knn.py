@@ -1,0 +1,32 @@
+"""knn: the label of a test picture by a vote of its nearest training pictures in feature space."""
+
+from prosmin.evaluation.calibration import classification_metrics
+from prosmin.evaluation.context import Context
+from prosmin.evaluation.knn import nearest, vote
+from prosmin.evaluation.result import Result
+
+K, WIDE_K, TEMPERATURE = 20, 200, 0.07  # the conventions of Wu et al. (2018) and DINO
+
+
+def run(context: Context) -> Result:
+    """Cosine similarity, weights exp(s / 0.07), bank = train; top-1, NLL and calibration at k = 20, top-1 at k = 200."""
+    scored = {subject: _score(context, subject) for subject in context.subjects}
+    trained, *baselines = context.subjects
+    return Result(
+        metrics=scored[trained],
+        baselines={subject: scored[subject] for subject in baselines},
+        settings={"k": K, "wide_k": WIDE_K, "temperature": TEMPERATURE, "similarity": "cosine"},
+    )
+
+
+def _score(context: Context, subject: str) -> dict[str, float]:
+    bank, queries = context.features("train", subject), context.features("test", subject)
+    bank_labels, labels = context.labels("train"), context.labels("test")
+    similarities, indices = nearest(bank, queries, min(WIDE_K, len(bank)))
+    votes = bank_labels[indices]  # (N, k)
+
+    def probabilities(k: int):  # noqa: ANN202
+        return vote(similarities[:, :k], votes[:, :k], classes=context.classes, temperature=TEMPERATURE)
+
+    wide = probabilities(WIDE_K).argmax(1).eq(labels).double().mean().item()
+    return classification_metrics(probabilities(K), labels, seed=context.seed) | {"top1_k200": wide}

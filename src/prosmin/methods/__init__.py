@@ -1,0 +1,43 @@
+"""The methods: views in, one loss a picture out. A new method is one file and one line here."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from prosmin import randomness
+from prosmin.config import Config
+from prosmin.data.views import Views
+from prosmin.methods.output import Draws, Embedding, Output
+from prosmin.methods.prosmin import ProSMIN
+
+__all__ = ["METHODS", "Draws", "Embedding", "Method", "Output", "ProSMIN", "build_method"]
+
+
+class Method(Protocol):
+    """What the loop, the checkpoints and the encoder ask of a method (an nn.Module)."""
+
+    online: nn.Module
+    target: nn.Module
+
+    def __call__(self, views: Views, draws: Draws) -> Output:
+        """Score the views of a batch."""
+
+    def update(self, statistics: dict[str, Tensor], *, momentum: float) -> None:
+        """Follow the online network after its update."""
+
+    def encode(self, x: Tensor) -> Embedding:
+        """Embed evaluation views, (N, 3, h, w)."""
+
+
+METHODS: dict[str, Callable[[Config], nn.Module]] = {
+    "prosmin": ProSMIN,
+}
+
+
+def build_method(config: Config) -> nn.Module:
+    """The method with the weights its seed gives, whatever was drawn before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(randomness.key(config.training.seed, 0, "weights"))
+        return METHODS[config.method.name](config)

@@ -1,0 +1,95 @@
+"""ProSMIN: the online network forecasts the target's embedding as a Gaussian, a proper scoring rule is the loss.
+
+Vahidi et al., Probabilistic Self-supervised Learning via Scoring Rules Minimization, 2023. docs/scoring.md tells where
+this differs from the paper and why.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from prosmin.config import Config
+from prosmin.data.views import Views
+from prosmin.methods.output import Draws, Embedding, Output
+from prosmin.models.backbones import build_backbone
+from prosmin.models.centre import Centre
+from prosmin.models.predictor import GaussianPredictor
+from prosmin.models.projector import Projector
+from prosmin.models.target import make_target, update_target
+from prosmin.scoring import noise_count, view_scores
+
+
+class Embedder(nn.Module):
+    """f and g: pictures to features and embedding."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        heads = config.heads
+        self.backbone = build_backbone(config.backbone, image_size=config.views.global_size)
+        self.projector = Projector(
+            self.backbone.num_features, hidden=heads.hidden, bottleneck=heads.bottleneck, dim=heads.dim, batchnorm=heads.batchnorm
+        )
+
+    def forward(self, groups: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Groups of views of one size each, (n, 3, h, h) -> features (N, D), embedding (N, K)."""
+        features = torch.cat([self.backbone(x) for x in groups])
+        return features, self.projector(features)
+
+
+class ProSMIN(nn.Module):
+    """f, g, q online; f, g and the centre as target."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.loss = config.loss
+        self.online = Embedder(config)
+        self.predictor = GaussianPredictor(config.heads)
+        self.target = make_target(self.online if config.target.start == "copy" else Embedder(config))
+        self.centre = Centre(config.heads.dim, momentum=config.target.centre_momentum)
+
+    def forward(self, views: Views, draws: Draws) -> Output:
+        """The score of every view's forecast against the target's embeddings of the global views."""
+        G, B = views.global_views.shape[:2]
+        groups = [group.flatten(0, 1) for group in views if group is not None]
+        features, t = self.online(groups)  # (V B, D), (V B, K)
+        mean, scale = (x.unflatten(0, (-1, B)) for x in self.predictor(t))  # (V, B, K)
+        with torch.no_grad():
+            raw = self.target(groups[:1])[1].unflatten(0, (G, B))  # (G, B, K)
+            target = self.centre(raw)
+        losses = self.score(mean, scale, target, draws)
+        return Output(
+            losses=losses,
+            observed={"features": features[: G * B].detach(), "target": raw, "scale": scale.detach()},
+            statistics={"centre": raw.flatten(0, 1).mean(0)},
+        )
+
+    def score(self, mean: Tensor, scale: Tensor, target: Tensor, draws: Draws) -> Tensor:
+        """mean, scale (V, B, K) against target (G, B, K) -> one loss a picture, (B,)."""
+        loss = self.loss
+        G = len(target)
+        count = noise_count(loss.estimator, loss.samples, loss.antithetic)
+        noise = None
+        if count:
+            noise = draws.normal("forecast", (len(mean), count, mean.shape[-1])).transpose(0, 1).to(mean.dtype)  # (V, B, S', K)
+        scores = view_scores(
+            mean, scale, target, noise=noise, rule=loss.rule, norm=loss.norm, pairs=loss.pairs, estimator=loss.estimator,
+            beta=loss.beta, lam=loss.lam, samples=loss.samples, antithetic=loss.antithetic, absolute=loss.absolute,
+            bandwidth=loss.bandwidth,
+        )  # (V or 1, G, B)  # fmt: skip
+        weights = torch.ones_like(scores)
+        if not loss.same_view:
+            weights[torch.arange(G), torch.arange(G)] = 0.0
+        if loss.target_views == "one":
+            chosen = (draws.uniform("target view", 1)[:, 0] * G).long()  # (B,)
+            weights = weights * torch.nn.functional.one_hot(chosen, G).T.to(weights)  # (V, G, B)
+        return (weights * scores).sum((0, 1)) / weights.sum((0, 1))
+
+    def update(self, statistics: dict[str, Tensor], *, momentum: float) -> None:
+        """Follow the online network and the batch."""
+        update_target(self.target, self.online, momentum=momentum)
+        self.centre.update(statistics["centre"])
+
+    def encode(self, x: Tensor) -> Embedding:
+        """Evaluation views, (N, 3, h, h)."""
+        features, t = self.online([x])
+        mean, scale = self.predictor(t)
+        return Embedding(features, mean, scale)

@@ -1,0 +1,40 @@
+"""f: the network whose output is the representation, by name."""
+
+import timm
+from torch import nn
+
+from prosmin.config import BackboneConfig
+from prosmin.errors import UsageError
+from prosmin.models.resnet import RESNETS, SmallResNet
+
+
+def build_backbone(config: BackboneConfig, *, image_size: int) -> nn.Module:
+    """The network named by the configuration: (B, 3, h, w) -> (B, num_features), freshly initialised."""
+    if config.name in RESNETS:
+        _refuse_vit_options(config)
+        if config.drop_path:
+            raise UsageError(f"backbone.drop_path is for timm models; {config.name} has none. Leave it at 0.")
+        return SmallResNet(*RESNETS[config.name])
+    if not timm.is_model(config.name):
+        known = ", ".join(RESNETS)
+        raise UsageError(f"backbone.name is {config.name!r}; allowed: {known}, or a name from timm.list_models('vit_*'), timm.list_models('resnet*').")
+    if config.name.startswith("vit_"):
+        options = {
+            "patch_size": config.patch_size,
+            "embed_dim": config.width,
+            "depth": config.depth,
+            "num_heads": config.heads,
+        }
+        given = {name: value for name, value in options.items() if value is not None}
+        # dynamic_img_size: the position embedding is interpolated, so that local views pass through the same network.
+        return timm.create_model(
+            config.name, num_classes=0, img_size=image_size, dynamic_img_size=True, drop_path_rate=config.drop_path, **given
+        )
+    _refuse_vit_options(config)
+    return timm.create_model(config.name, num_classes=0, drop_path_rate=config.drop_path)
+
+
+def _refuse_vit_options(config: BackboneConfig) -> None:
+    for name in ("patch_size", "width", "depth", "heads"):
+        if getattr(config, name) is not None:
+            raise UsageError(f"backbone.{name} is for a ViT; backbone.name is {config.name!r}. Choose a vit_* name or leave it out.")

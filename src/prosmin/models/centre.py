@@ -1,0 +1,27 @@
+"""The centre: a moving average of the target's raw outputs, taken off them before they are scored."""
+
+import torch
+from torch import Tensor, nn
+
+
+class Centre(nn.Module):
+    """centre = momentum * centre + (1 - momentum) * mean of the RAW outputs.
+
+    From centred outputs, as in the published ProSMIN code, it would settle at half the mean.
+    """
+
+    value: Tensor
+
+    def __init__(self, dim: int, *, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("value", torch.zeros(dim))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """(..., K) -> (..., K)."""
+        return z - self.value
+
+    @torch.no_grad()
+    def update(self, batch_mean: Tensor) -> None:
+        """Move towards the mean of a batch of raw outputs, (K,)."""
+        self.value.lerp_(batch_mean.to(self.value.dtype), 1.0 - self.momentum)

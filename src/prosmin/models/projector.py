@@ -1,0 +1,44 @@
+"""g: the projector, from features to the embedding in which online and target meet."""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class UnitLinear(nn.Module):
+    """A linear layer whose rows have length one: the weight-normalised last layer of DINO's head."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(nn.init.trunc_normal_(nn.Linear(inputs, outputs, bias=False).weight.detach(), std=0.02))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., inputs) -> (..., outputs): cosines, when x has length one."""
+        return F.linear(x, F.normalize(self.weight, dim=1))
+
+
+def mlp(widths: list[int], *, batchnorm: bool) -> nn.Sequential:
+    """Linear layers with GELU between them, BatchNorm before each GELU by option."""
+    layers: list[nn.Module] = []
+    for i in range(1, len(widths)):
+        hidden = i < len(widths) - 1
+        linear = nn.Linear(widths[i - 1], widths[i], bias=not (batchnorm and hidden))
+        nn.init.trunc_normal_(linear.weight, std=0.02)
+        if linear.bias is not None:
+            nn.init.zeros_(linear.bias)
+        layers.append(linear)
+        if hidden:
+            layers += [nn.BatchNorm1d(widths[i]), nn.GELU()] if batchnorm else [nn.GELU()]
+    return nn.Sequential(*layers)
+
+
+class Projector(nn.Module):
+    """Three-layer MLP, l2-normalised bottleneck, unit rows to K: every output is a cosine."""
+
+    def __init__(self, inputs: int, *, hidden: int, bottleneck: int, dim: int, batchnorm: bool) -> None:
+        super().__init__()
+        self.mlp = mlp([inputs, hidden, hidden, bottleneck], batchnorm=batchnorm)
+        self.last = UnitLinear(bottleneck, dim)
+
+    def forward(self, y: Tensor) -> Tensor:
+        """(N, inputs) -> (N, K)."""
+        return self.last(F.normalize(self.mlp(y), dim=-1))

@@ -1,0 +1,1 @@
+"""Training: schedules, one step, the loop, checkpoints, health."""

@@ -1,0 +1,130 @@
+"""Checkpoints: tensors beside readable JSON, written to the side and renamed, hashed, without pickle.
+
+    checkpoints/step-00000200/model.safetensors      the method's parameters and buffers
+                              optimizer.safetensors  AdamW's moments, by parameter name
+                              state.json             step, configuration fingerprint, hash of each file
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from prosmin.errors import ProsminError
+from prosmin.files import file_hash, flush
+
+_NAME = re.compile(r"step-(\d{8})")
+_MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint read from the disk."""
+
+    step: int
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    hash: str
+
+
+def save(folder: Path, *, step: int, fingerprint: str, model: nn.Module, optimizer: Optimizer, keep: int) -> Path:
+    """Write the checkpoint of a step beside the others, then drop the oldest beyond `keep`."""
+    final = folder / f"step-{step:08d}"
+    part = folder / f".{final.name}.part"
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        save_file(_plain(model.state_dict()), part / _MODEL)
+        save_file(_plain(_moments(model, optimizer)), part / _OPTIMIZER)
+        hashes = {name: file_hash(part / name) for name in (_MODEL, _OPTIMIZER)}
+        state = {"step": step, "fingerprint": fingerprint, "files": hashes}
+        (part / _STATE).write_text(json.dumps(state, indent=1))
+        for name in (_MODEL, _OPTIMIZER, _STATE):
+            flush(part / name)
+        if final.exists():  # a damaged one that was skipped on resume
+            shutil.rmtree(final)
+        part.rename(final)
+        flush(folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(part, ignore_errors=True)
+        older = newest_names(folder)
+        kept = f"{older[0]} is whole and the same command will continue from it" if older else "there is no earlier checkpoint"
+        raise ProsminError(f"The checkpoint of step {step} cannot be written to {folder}: {error}; {kept}. Free some space first.") from error
+    for name in newest_names(folder)[keep:]:
+        shutil.rmtree(folder / name)
+    return final
+
+
+def newest_names(folder: Path) -> list[str]:
+    """The checkpoints of a run, newest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((p.name for p in folder.iterdir() if _NAME.fullmatch(p.name)), reverse=True)
+
+
+def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest whole checkpoint, and a sentence for each damaged one that was passed over."""
+    damaged = []
+    for name in newest_names(folder):
+        try:
+            return load(folder / name), damaged
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            damaged.append(f"checkpoint {name} is damaged ({error}) and is passed over")
+    return None, damaged
+
+
+def load(path: Path) -> Checkpoint:
+    """One checkpoint; ValueError when a file is not the one that was written."""
+    state = json.loads((path / _STATE).read_text())
+    for name, expected in state["files"].items():
+        if file_hash(path / name) != expected:
+            raise ValueError(f"the hash of {name} does not fit")
+    return Checkpoint(
+        step=int(state["step"]),
+        model=load_file(path / _MODEL),
+        optimizer=load_file(path / _OPTIMIZER),
+        hash=state["files"][_MODEL],
+    )
+
+
+def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: Optimizer) -> None:
+    """Put a checkpoint's tensors into the model and the optimizer, strictly."""
+    model.load_state_dict(checkpoint.model, strict=True)
+    for parameter, name in _names(model, optimizer):
+        prefix = f"{name}/"
+        entries = {key[len(prefix) :]: value for key, value in checkpoint.optimizer.items() if key.startswith(prefix)}
+        # A step counter stays on the CPU unless the optimizer is fused; the moments live beside their parameter.
+        optimizer.state[parameter] = {
+            key: value.clone() if key == "step" and not _fused(optimizer) else value.to(parameter.device, copy=True)
+            for key, value in entries.items()
+        }
+
+
+def _moments(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state as flat tensors: {"online.backbone.stem.0.weight/exp_avg": ...}."""
+    return {
+        f"{name}/{key}": value
+        for parameter, name in _names(model, optimizer)
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _names(model: nn.Module, optimizer: Optimizer) -> list[tuple[nn.Parameter, str]]:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [(p, names[id(p)]) for group in optimizer.param_groups for p in group["params"]]
+
+
+def _fused(optimizer: Optimizer) -> bool:
+    return bool(optimizer.defaults.get("fused"))
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as safetensors takes them: on the CPU, contiguous, none sharing memory."""
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}

@@ -1,0 +1,110 @@
+"""A run folder: its configuration, its metrics, its lock."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from prosmin import config as configs
+from prosmin.config import Config
+from prosmin.errors import ProsminError
+from prosmin.files import write_text
+
+
+class RunFolder:
+    """Names and files of one run. Opening it for training takes a lock that ends with the process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self._lock: IO[str] | None = None
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved configuration; it reruns the run."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON object a logged step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def encoder_file(self) -> Path:
+        """The trained encoder; it exists once the run has finished."""
+        return self.path / "encoder.safetensors"
+
+    @property
+    def results(self) -> Path:
+        """One JSON file a protocol."""
+        return self.path / "results"
+
+    def read_config(self) -> Config:
+        """The configuration the folder was started with."""
+        if not self.config_file.is_file():
+            raise ProsminError(f"{self.path} is not a run folder: it holds no config.yaml. `prosmin pretrain --out {self.path}` makes one.")
+        return configs.build(configs.read_yaml(self.config_file))
+
+    def open(self, config: Config) -> None:
+        """Make the folder, or check that the one there was started with the same configuration; take the lock."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+        except OSError as error:
+            raise ProsminError(f"The run folder {self.path} cannot be used: {error.strerror}. Give another with --out.") from None
+        if self.config_file.exists():
+            different = configs.differences(self.read_config(), config)
+            if different:
+                shown = "\n  ".join(different)
+                raise ProsminError(
+                    f"{self.path} holds a run of another configuration (there -> asked for):\n  {shown}\n"
+                    "Give another folder with --out, or leave the options out to continue that run."
+                )
+        elif any(self.path.glob("checkpoints/step-*")):
+            raise ProsminError(f"{self.path} holds checkpoints but no config.yaml. Put the file back, or give another folder with --out.")
+        else:
+            write_text(self.config_file, configs.to_yaml(config))
+
+    def _take_lock(self) -> None:
+        lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise ProsminError(f"Another process is training in {self.path}. Wait for it, or give another folder with --out.") from None
+        self._lock = lock
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The logged lines in order; a last line cut short by a kill is left out."""
+        if not self.metrics_file.is_file():
+            return []
+        rows = []
+        for line in self.metrics_file.read_text().splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+    def rewind_metrics(self, step: int) -> None:
+        """Drop the lines after `step`: the steps they tell of are done again."""
+        kept = [row for row in self.read_metrics() if row["step"] <= step]
+        write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Append one line."""
+        with self.metrics_file.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())

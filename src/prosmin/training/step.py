@@ -1,0 +1,79 @@
+"""One step: forward, backward, update, and the target follows."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from prosmin.config import OptimizerConfig
+from prosmin.data.views import Views
+from prosmin.errors import ProsminError
+from prosmin.methods.output import Draws, Output
+from prosmin.training.schedules import Values
+
+
+class Step(NamedTuple):
+    """What one step leaves behind, on the device."""
+
+    loss: Tensor  # ()
+    grad_norm: Tensor  # ()
+    output: Output
+
+
+def make_optimizer(method: nn.Module, config: OptimizerConfig, *, fused: bool) -> Optimizer:
+    """AdamW over what learns; weight decay on matrices and filters only, not on biases and norms."""
+    learning = [p for p in method.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in learning if p.ndim > 1], "decays": True},
+        {"params": [p for p in learning if p.ndim <= 1], "decays": False},
+    ]
+    return AdamW(groups, lr=config.lr, fused=fused)
+
+
+def apply_values(optimizer: Optimizer, values: Values) -> None:
+    """Put the schedules' values of a step into the optimizer."""
+    for group in optimizer.param_groups:
+        group["lr"] = values.lr
+        group["weight_decay"] = values.weight_decay if group["decays"] else 0.0
+
+
+def train_step(
+    fabric: Fabric, model: nn.Module, optimizer: Optimizer, views: Views, draws: Draws, *, values: Values, clip: float | None
+) -> Step:
+    """Minimise the mean loss of the batch once; the gradient that is not finite is never applied."""
+    apply_values(optimizer, values)
+    output: Output = model(views, draws)
+    loss = output.losses.mean()
+    fabric.backward(loss)
+    norm = nn.utils.clip_grad_norm_(_parameters(optimizer), clip or float("inf"), foreach=True)
+    if fabric.device.type == "cpu":
+        if not (torch.isfinite(norm) and torch.isfinite(loss)):
+            optimizer.zero_grad(set_to_none=True)
+            return Step(loss.detach(), norm.detach(), output)
+    else:  # fused AdamW skips the update on the device itself, so that the host need not wait
+        optimizer.found_inf = (~torch.isfinite(norm + loss.detach())).float()  # type: ignore[attr-defined]
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    statistics = {name: fabric.all_reduce(value, reduce_op="mean") for name, value in output.statistics.items()}
+    model.update(statistics, momentum=values.momentum)  # type: ignore[operator]
+    return Step(loss.detach(), norm.detach(), output)
+
+
+def check_finite(step: int, done: Step, keys: Iterable[str]) -> None:
+    """Stop the run when a step's loss or gradient is not finite, naming the pictures."""
+    if bool(torch.isfinite(done.loss)) and bool(torch.isfinite(done.grad_norm)):
+        return
+    bad = (~torch.isfinite(done.output.losses)).tolist()
+    named = [key for key, is_bad in zip(keys, bad, strict=True) if is_bad]
+    where = f"its loss is not finite for {len(named)} pictures: {', '.join(named[:5])}" if named else "its gradient is not finite"
+    raise ProsminError(
+        f"Step {step} was not applied: {where}. The last checkpoint is whole; "
+        "lower optimizer.lr or optimizer.clip, or set compute.precision to 32-true."
+    )
+
+
+def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]]

@@ -1,0 +1,28 @@
+"""Leaving cleanly: SIGTERM, SIGUSR1 and Ctrl-C ask the loop to save and stop at the end of its step."""
+
+import signal
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class StopRequest:
+    """Within the block a signal sets `name`; a second Ctrl-C interrupts at once."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> "StopRequest":
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.name is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.name = signal.Signals(number).name

@@ -1,0 +1,38 @@
+"""Settings shared by all tests: two threads at most, and a run small enough for any machine."""
+
+import warnings
+
+import pytest
+import torch
+
+from prosmin import config as configs
+
+torch.set_num_threads(2)
+
+# lightning-fabric and torch warn about each other's versions on import and set-up; nothing here depends on it.
+TINY = {
+    "backbone.name": "resnet8_cifar",
+    "heads.hidden": "32",
+    "heads.bottleneck": "16",
+    "heads.dim": "24",
+    "heads.predictor_hidden": "32",
+    "views.local": "1",
+    "training.batch_size": "32",
+    "training.epochs": "1",
+    "training.max_steps": "6",
+    "training.log_every": "1",
+    "training.checkpoint_every": "2",
+}
+
+
+@pytest.fixture
+def tiny():
+    """A function that resolves the tiny configuration with changes."""
+
+    def resolve(**changes: str) -> configs.Config:
+        fields = {name.replace("__", "."): value for name, value in changes.items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return configs.resolve(recipe="demo", overrides=TINY | fields)
+
+    return resolve

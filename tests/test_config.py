@@ -1,0 +1,83 @@
+import dataclasses
+
+import pytest
+import yaml
+
+from prosmin import config as configs
+from prosmin.errors import UsageError
+
+
+def test_the_saved_configuration_builds_the_same_tree():
+    config = configs.resolve(recipe="demo", overrides={"training.seed": "7", "views.jitter": "0.1,0.2,0.3,0.1"})
+    assert config.views.jitter == (0.1, 0.2, 0.3, 0.1)
+    assert configs.build(yaml.safe_load(configs.to_yaml(config))) == config
+
+
+def test_later_layers_win(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("training: {epochs: 3, seed: 5}\n")
+    config = configs.resolve(file=file, overrides={"training.epochs": "4"})
+    assert (config.training.epochs, config.training.seed) == (4, 5)
+    assert configs.resolve(recipe="demo").heads.dim == 256  # the recipe's section for the method
+    assert configs.resolve(recipe="demo", overrides={"heads.dim": "8"}).heads.dim == 8
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        ({"training.epocs": "3"}, ["training.epocs", "Did you mean epochs?", "batch_size"]),
+        ({"trainig.epochs": "3"}, ["'trainig'", "Did you mean training?"]),
+        ({"training.epochs": "three"}, ["training.epochs", "'three'", "whole number"]),
+        ({"training.epochs": "2.5"}, ["training.epochs", "whole number"]),
+        ({"training.epochs": "0"}, ["training.epochs", "1 or more"]),
+        ({"training.epochs": "true"}, ["training.epochs", "whole number"]),
+        ({"optimizer.lr": "nan"}, ["optimizer.lr", "a number"]),
+        ({"heads.batchnorm": "maybe"}, ["heads.batchnorm", "true or false"]),
+        ({"compute.precision": "8"}, ["compute.precision", "bf16-mixed"]),
+        ({"views.global_scale": "0.4"}, ["views.global_scale", "2 numbers"]),
+        ({"views.global_scale": "0.9,0.4"}, ["views.global_scale", "rising"]),
+        ({"method.name": "byol"}, ["method.name", "byol", "prosmin"]),
+        ({"loss.temperature": "1"}, ["loss.temperature for prosmin", "lam"]),
+        ({"seed": "1"}, ["--seed", "--group.field"]),
+        ({"loss.lam": "1.5"}, ["lam", "1.5"]),
+        ({"loss.lam": "0.3"}, ["0.3", "loss.force"]),
+    ],
+)
+def test_wrong_fields_and_values_say_what_exists(overrides, parts):
+    with pytest.raises(UsageError) as caught:
+        configs.resolve(recipe="demo", overrides=overrides)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_unknown_recipe_lists_the_recipes():
+    with pytest.raises(UsageError, match=r"no recipe 'demmo'. Did you mean demo\?"):
+        configs.resolve(recipe="demmo")
+
+
+@pytest.mark.parametrize("text", ["- 1\n", "a: [\n", "training: 3\n"])
+def test_broken_files_are_named(tmp_path, text):
+    file = tmp_path / "broken.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError):
+        configs.resolve(file=file)
+
+
+def test_every_recipe_builds_and_says_what_it_is():
+    for name in configs.recipe_names():
+        configs.resolve(recipe=name)
+        assert configs.recipe_text(name).startswith(f"# {name}: ")
+
+
+def test_every_field_has_its_line():
+    for name, _, doc in configs.describe():
+        assert doc, name
+
+
+def test_differences_name_what_changes_the_result_only():
+    one = configs.resolve(recipe="demo")
+    other = configs.resolve(recipe="demo", overrides={"training.seed": "1", "training.max_steps": "3", "compute.devices": "2"})
+    assert configs.differences(one, other) == ["training.seed: 0 -> 1"]
+    assert configs.fingerprint(one) != configs.fingerprint(other)
+    same = dataclasses.replace(one, compute=other.compute)
+    assert configs.fingerprint(one) == configs.fingerprint(same)

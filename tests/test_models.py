@@ -1,0 +1,76 @@
+import pytest
+import torch
+from torch import nn
+
+from prosmin.config import BackboneConfig, ProsminHeads
+from prosmin.errors import UsageError
+from prosmin.models.backbones import build_backbone
+from prosmin.models.centre import Centre
+from prosmin.models.predictor import GaussianPredictor
+from prosmin.models.projector import Projector
+from prosmin.models.resnet import RESNETS
+from prosmin.models.target import make_target, update_target
+
+
+@pytest.mark.parametrize("name", [*RESNETS, "resnet18", "vit_tiny_patch16_224"])
+def test_backbones_give_features_at_both_view_sizes(name):
+    options = {"patch_size": 8, "width": 48, "depth": 2, "heads": 3} if name.startswith("vit") else {}
+    backbone = build_backbone(BackboneConfig(name=name, **options), image_size=32).eval()
+    for side in (32, 16):
+        assert backbone(torch.randn(2, 3, side, side)).shape == (2, backbone.num_features)
+
+
+def test_unknown_backbone_and_options_that_do_nothing_are_refused():
+    with pytest.raises(UsageError, match="resnet8_cifar"):
+        build_backbone(BackboneConfig(name="resnet19"), image_size=32)
+    with pytest.raises(UsageError, match="patch_size is for a ViT"):
+        build_backbone(BackboneConfig(name="resnet8_cifar", patch_size=4), image_size=32)
+    with pytest.raises(UsageError, match="drop_path"):
+        build_backbone(BackboneConfig(name="resnet8_cifar", drop_path=0.1), image_size=32)
+
+
+def test_projector_outputs_are_cosines():
+    torch.manual_seed(0)
+    projector = Projector(8, hidden=16, bottleneck=6, dim=10, batchnorm=False)
+    y = torch.randn(5, 8)
+    bottleneck = projector.mlp(y)
+    expected = nn.functional.cosine_similarity(bottleneck[:, None], projector.last.weight[None], dim=-1)
+    torch.testing.assert_close(projector(y), expected)
+
+
+def test_scale_starts_where_it_should_and_the_twin_has_none():
+    torch.manual_seed(0)
+    t = 0.05 * torch.randn(64, 12)
+    for predictor in (True, False):
+        heads = ProsminHeads(dim=12, predictor_hidden=32, initial_scale=0.05, predictor=predictor)
+        mean, scale = GaussianPredictor(heads)(t)
+        assert mean.shape == scale.shape == (64, 12)
+        torch.testing.assert_close(scale, torch.full_like(scale, 0.05), rtol=0.1, atol=0)
+    twin = GaussianPredictor(ProsminHeads(dim=12, predictor_hidden=32, scale="zero"))
+    assert not twin(t)[1].any()
+    assert not any("log_variance" in name for name, _ in twin.named_parameters())
+
+
+def test_the_target_shares_nothing_and_follows_by_ema():
+    torch.manual_seed(0)
+    online = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    target = make_target(online)
+    own = {t.untyped_storage().data_ptr() for t in [*online.parameters(), *online.buffers()]}
+    assert not own & {t.untyped_storage().data_ptr() for t in [*target.parameters(), *target.buffers()]}
+    assert all(not p.requires_grad for p in target.parameters())
+    assert all(p.requires_grad for p in online.parameters())
+    before = [p.clone() for p in target.parameters()]
+    with torch.no_grad():
+        for p in online.parameters():
+            p.add_(1.0)
+    update_target(target, online, momentum=0.75)
+    for old, new in zip(before, target.parameters(), strict=True):
+        torch.testing.assert_close(new, old + 0.25)
+
+
+def test_the_centre_settles_at_the_mean_of_the_raw_outputs():
+    centre = Centre(2, momentum=0.9)
+    raw = torch.tensor([[1.0, -3.0], [3.0, -1.0]])
+    for _ in range(200):
+        centre.update(raw.mean(0))
+    torch.testing.assert_close(centre(raw).mean(0), torch.zeros(2), atol=1e-6, rtol=0)
