@@ -1,0 +1,105 @@
+"""Reliability diagrams: how often the classifier is right when it says it is this sure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from prosmin.report.blocks import Block, Figure, Missing, Section, Table
+from prosmin.report.charts import Words, reliability_chart
+from prosmin.report.glossary import interval_of, number, percent, protocol
+from prosmin.report.runs import Run
+
+VARIANTS = {
+    "reliability": ("", "ece"),
+    "reliability_calibrated": (", after temperature scaling", "ece_calibrated"),
+}
+PARTS = ("edges", "confidence", "accuracy", "count")
+
+
+def calibration_section(runs: Sequence[Run]) -> Section:
+    """A diagram for every classifier that carries its bins."""
+    blocks: list[Block] = []
+    for i, run in enumerate(runs):
+        found = [
+            reliability_figure(run, name, variant, f"reliability-{i}-{j}-{variant}", named=len(runs) > 1)
+            for j, name in enumerate(run.results)
+            for variant in VARIANTS
+            if bins(run.part(name, "curves").get(variant))
+        ]
+        blocks += found
+        if not found:
+            what = f"{run.name} has no reliability diagram" if len(runs) > 1 else "No reliability diagram yet"
+            blocks.append(Missing(what=what, command=f"prosmin evaluate {run.quoted} --protocols linear"))
+    lead = (
+        "Pictures are put into bins by the confidence of the answer. In each bin the bar is the share of "
+        "right answers, the mark the mean confidence; a calibrated classifier has both on the diagonal. "
+        "Shaded gaps, weighted by the histogram below, make the ECE."
+    )
+    return Section(id="calibration", title="Calibration", lead=lead, blocks=blocks)
+
+
+def bins(curve: Any) -> dict[str, np.ndarray] | None:
+    """The bins of a reliability curve as arrays, None where they are absent or do not fit each other."""
+    if not isinstance(curve, dict) or not all(isinstance(curve.get(part), list) for part in PARTS):
+        return None
+    arrays = {
+        part: np.array([np.nan if v is None else v for v in curve[part]], dtype=float) for part in PARTS
+    }
+    count = len(arrays["count"])
+    fits = (
+        count > 0
+        and len(arrays["edges"]) == count + 1
+        and len(arrays["accuracy"]) == len(arrays["confidence"]) == count
+    )
+    return arrays if fits else None
+
+
+def reliability_figure(run: Run, name: str, variant: str, id: str, *, named: bool) -> Figure:
+    """One diagram with its histogram, its bins in the table."""
+    arrays = bins(run.part(name, "curves").get(variant))
+    assert arrays is not None  # the caller has looked
+    suffix, key = VARIANTS[variant]
+    title = f"{protocol(name)}{suffix}" + (f", {run.name}" if named else "")
+    metrics = run.metrics(name)
+    said = reading(metrics, key)
+    words = Words(id=id, title=f"Reliability of {title}", desc=said, x="confidence", y="accuracy")
+    chart = reliability_chart(
+        words,
+        arrays["edges"],
+        confidence=arrays["confidence"],
+        accuracy=arrays["accuracy"],
+        count=arrays["count"],
+    )
+    rows = [
+        [f"{low:.2f} to {high:.2f}", number(count), percent(confidence), percent(accuracy)]
+        for low, high, count, confidence, accuracy in zip(
+            arrays["edges"][:-1],
+            arrays["edges"][1:],
+            arrays["count"],
+            arrays["confidence"],
+            arrays["accuracy"],
+            strict=True,
+        )
+    ]
+    table = Table(columns=["confidence", "pictures", "mean confidence", "accuracy"], rows=rows, caption=title)
+    return Figure(
+        id=f"figure-{id}", title=title, chart=chart, reading=said, table=table, commands=[run.command(name)]
+    )
+
+
+def reading(metrics: dict[str, float], key: str) -> str:
+    """The calibration error with its interval and its floor, as far as they are known."""
+    if key not in metrics:
+        return "The calibration error is not in the result."
+    said = f"ECE {number(metrics[key])}"
+    low, high = (metrics.get(end) for end in interval_of(key))
+    if low is not None and high is not None:
+        said += f", 95 % interval {number(low)} to {number(high)}"
+    if "ece_floor" in metrics and key == "ece":
+        said += (
+            f"; a perfectly calibrated model would score {number(metrics['ece_floor'])} on this many pictures"
+        )
+    if "temperature" in metrics and key == "ece_calibrated":
+        said += f"; temperature {number(metrics['temperature'])}"
+    return said + "."

@@ -1,0 +1,159 @@
+"""The numbers of a run in words: their names, which direction is better, how they are rounded."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+PROTOCOLS = {
+    "knn": "kNN",
+    "linear": "Linear probe",
+    "ood": "Out of distribution",
+    "uncertainty": "Uncertainty",
+    "lowshot": "Low-shot",
+    "corruptions": "Corruptions",
+}
+
+BASELINES = {"raw pixels": "raw pixels", "untrained": "untrained encoder"}
+CHANCE = 0.5  # AUROC of a score that says nothing
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How one number is shown. `better` is empty where neither direction is."""
+
+    label: str
+    better: Literal["higher", "lower", ""] = ""
+    percent: bool = False
+    known: bool = True
+
+    def text(self, value: float) -> str:
+        """The number, rounded for a reader; what we know gets three decimals, so that columns line up."""
+        if self.percent:
+            return percent(value)
+        return f"{value:.3f}".replace("-", "−") if self.known and math.isfinite(value) else number(value)
+
+    def heading(self) -> str:
+        """The label with its direction, on one line."""
+        return f"{self.label}\u00a0{self.arrow()}" if self.better else self.label
+
+    def arrow(self) -> str:
+        """The direction as a sign beside the label."""
+        return {"higher": "↑", "lower": "↓", "": ""}[self.better]
+
+
+METRICS = {
+    "top1": Metric("top-1 accuracy", "higher", True),
+    "top1_k200": Metric("top-1 accuracy, k = 200", "higher", True),
+    "top5": Metric("top-5 accuracy", "higher", True),
+    "nll": Metric("negative log-likelihood", "lower"),
+    "ece": Metric("calibration error (ECE)", "lower"),
+    "ece_floor": Metric("ECE floor at this size"),
+    "adaptive_ece": Metric("adaptive ECE", "lower"),
+    "classwise_calibration_error": Metric("class-wise calibration error", "lower"),
+    "brier": Metric("Brier score", "lower"),
+    "temperature": Metric("temperature"),
+    "auroc": Metric("AUROC", "higher"),
+    "aupr_in": Metric("AUPR, in positive", "higher"),
+    "aupr_out": Metric("AUPR, out positive", "higher"),
+    "fpr_at_95_tpr_in": Metric("FPR at 95 % TPR, in positive", "lower", True),
+    "fpr_at_95_tpr_out": Metric("FPR at 95 % TPR, out positive", "lower", True),
+    "recall_at_1": Metric("recall at 1 (R@1)", "higher", True),
+    "r_at_1": Metric("recall at 1 (R@1)", "higher", True),
+    "r_auroc": Metric("R-AUROC: does uncertainty predict a wrong neighbour", "higher"),
+    "aurc": Metric("area under the risk-coverage curve", "lower"),
+    "aurc_optimal": Metric("the same in the best possible order"),
+    "aurc_random": Metric("the same in random order"),
+}
+
+
+SCORES = {
+    "knn_distance": "kNN distance",
+    "mahalanobis": "Mahalanobis distance",
+    "relative_mahalanobis": "relative Mahalanobis distance",
+    "residual": "residual",
+    "mean_log_scale": "mean log scale",
+    "total_variance": "total variance",
+    "cross_view_energy": "cross-view energy score",
+}
+
+
+def metric(name: str) -> Metric:
+    """How a number is shown; one we do not know keeps its name and gets no direction."""
+    if name in METRICS:
+        return METRICS[name]
+    plain, ending, rest = name.rpartition("_calibrated")
+    if ending and not rest and plain in METRICS:
+        return replace(METRICS[plain], label=f"{METRICS[plain].label}, temperature-scaled")
+    if name.startswith("auroc_"):
+        return replace(METRICS["auroc"], label=f"AUROC, {score(name.removeprefix('auroc_'))}")
+    return Metric(name.replace("_", " "), known=False)
+
+
+def interval_of(name: str) -> tuple[str, str]:
+    """The names under which a result keeps the ends of a number's interval."""
+    plain = name.removesuffix("_calibrated")
+    ending = name[len(plain) :]
+    return f"{plain}_low{ending}", f"{plain}_high{ending}"
+
+
+def score(name: str) -> str:
+    """An out-of-distribution score in words."""
+    return SCORES.get(name, name.replace("_", " "))
+
+
+def protocol(name: str) -> str:
+    """The title of a protocol."""
+    return PROTOCOLS.get(name, name.replace("_", " "))
+
+
+def baseline(name: str) -> str:
+    """The title of a baseline."""
+    return BASELINES.get(name, name)
+
+
+def number(value: float) -> str:
+    """Three figures or so: 1,234 · 56.7 · 0.123 · 2.3e-5."""
+    if not math.isfinite(value):
+        return "–"
+    size = abs(value)
+    if value == int(value) and size < 1e15:
+        text = f"{int(value):,}"
+    elif size >= 1000:
+        text = f"{value:,.0f}"
+    elif size >= 10:
+        text = f"{value:.1f}"
+    elif size >= 1:
+        text = f"{value:.2f}"
+    elif size >= 0.001:
+        text = f"{value:.3f}" if size >= 0.01 else f"{value:.4f}"
+    else:
+        digits, exponent = f"{value:.1e}".split("e")
+        text = f"{digits}e{int(exponent)}"
+    return text.replace("-", "−")
+
+
+def percent(value: float) -> str:
+    """A share as per cent with one decimal."""
+    return f"{100 * value:.1f} %".replace("-", "−") if math.isfinite(value) else "–"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def best(values: Sequence[float | None], how: Metric) -> list[bool]:
+    """Which values are shown in bold: the best and all that round to it; none where nothing differs."""
+    known = [v for v in values if v is not None and math.isfinite(v)]
+    texts = ["" if v is None else how.text(v) for v in values]
+    if not how.better or len({t for t in texts if t and t != "–"}) < 2:
+        return [False] * len(values)
+    winner = how.text(max(known) if how.better == "higher" else min(known))
+    return [text == winner for text in texts]

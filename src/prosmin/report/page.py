@@ -1,0 +1,78 @@
+"""Sections in, one HTML file out: style, script and pictures inside it, nothing fetched from anywhere."""
+
+import base64
+import hashlib
+from collections.abc import Callable, Sequence
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from prosmin.errors import ProsminError
+from prosmin.files import write_text
+from prosmin.report.blocks import Section, grouped
+from prosmin.report.calibration import calibration_section
+from prosmin.report.ood import ood_section
+from prosmin.report.pictures import pictures_section
+from prosmin.report.results import headline_section, lead, results_section
+from prosmin.report.runs import Run, read_runs
+from prosmin.report.summary import sentence, summary_section
+from prosmin.report.training import training_section
+from prosmin.report.uncertainty import uncertainty_section
+
+SECTIONS: Sequence[Callable[[Sequence[Run]], Section]] = (
+    headline_section,
+    summary_section,
+    training_section,
+    results_section,
+    calibration_section,
+    ood_section,
+    uncertainty_section,
+    pictures_section,
+)
+"""The page from top to bottom. A new part of the report is one file and one line here."""
+
+
+def write_report(runs: Sequence[Path], out: Path) -> Path:
+    """Write the page of one run, or of several side by side; a page that stood at `out` is replaced whole."""
+    text = render(read_runs(runs))
+    out = Path(out)
+    if out.is_dir():
+        raise ProsminError(
+            f"{out} is a folder and the report is a file; name one, such as --out {out / 'report.html'}."
+        )
+    # A file name need not be valid Unicode; what cannot be written becomes a question mark.
+    write_text(out, text.encode("utf-8", "replace").decode("utf-8"))
+    return out
+
+
+def render(runs: Sequence[Run]) -> str:
+    """The page as text. The same runs give the same page."""
+    style, script = _asset("style.css"), _asset("script.js")
+    # Only our own style and script count, nothing is fetched: a script in a file name is harmless twice over.
+    own = f"style-src {_hash(style)}; script-src {_hash(script)}"
+    policy = f"default-src 'none'; img-src data:; {own}; base-uri 'none'; form-action 'none'"
+    environment = Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    return environment.from_string(_asset("page.html")).render(
+        grouped=grouped,
+        title=", ".join(run.name for run in runs),
+        lead=f"{sentence(runs[0]) if len(runs) == 1 else f'{len(runs)} runs side by side.'} {lead(runs)}",
+        notes=[f"{run.name}: {note}" for run in runs for note in run.notes],
+        sections=[build(runs) for build in SECTIONS],
+        command=" ".join(["prosmin report", *(run.quoted for run in runs)]),
+        style=Markup(style),
+        script=Markup(script),
+        policy=policy,
+    )
+
+
+def _asset(name: str) -> str:
+    return resources.files("prosmin.report").joinpath(name).read_text(encoding="utf-8").strip()
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+    return f"'sha256-{digest}'"

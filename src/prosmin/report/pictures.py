@@ -1,0 +1,98 @@
+"""Galleries: the surest, the least sure and the strangest pictures, from thumbnails kept in the run."""
+
+import base64
+import io
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image
+
+from prosmin.report.blocks import Block, Cell, Gallery, Missing, Picture, Row, Section, Table
+from prosmin.report.glossary import number
+from prosmin.report.runs import Arrays, Run
+
+MOST = 24  # pictures a gallery
+SIDE = 128  # longer side of a stored picture, so that a page of large pictures stays small
+COARSE = 64  # pictures up to this side are shown with hard pixels
+FIELDS = ("thumbnails", "thumbnail_uncertainty", "thumbnail_label", "thumbnail_kind", "thumbnail_key")
+
+KINDS = {
+    "certain": ("Most certain", "The lowest uncertainty of the test pictures, surest first."),
+    "uncertain": ("Least certain", "The highest uncertainty of the test pictures, least sure first."),
+    "ood": ("Most out of distribution", "Pictures from outside the training set that score highest."),
+}
+
+
+def pictures_section(runs: Sequence[Run]) -> Section:
+    """The three galleries of each run."""
+    blocks: list[Block] = []
+    for i, run in enumerate(runs):
+        found = [g for kind in KINDS if (g := gallery(run, i, kind, named=len(runs) > 1))]
+        blocks += found
+        if not found:
+            what = f"{run.name} has no pictures" if len(runs) > 1 else "No pictures yet"
+            blocks.append(
+                Missing(what=what, command=f"prosmin evaluate {run.quoted} --protocols uncertainty")
+            )
+    lead = "Select a picture to see it larger, with its name in full."
+    return Section(
+        id="pictures",
+        title="Pictures",
+        lead=lead if any(b.kind == "gallery" for b in blocks) else "",
+        blocks=blocks,
+    )
+
+
+def gallery(run: Run, i: int, kind: str, *, named: bool) -> Gallery | None:
+    """The pictures of one kind in order; None where the run kept none."""
+    arrays = run.arrays.get("uncertainty", {})
+    chosen = order(arrays, kind)
+    if not len(chosen):
+        return None
+    title, reading = KINDS[kind]
+    shown = [picture(arrays, j) for j in chosen]
+    rows: list[Row] = [[Cell(p.key, head=True), p.label, p.value] for p in shown]
+    return Gallery(
+        id=f"gallery-{i}-{kind}",
+        title=title + (f", {run.name}" if named else ""),
+        reading=reading,
+        pictures=shown,
+        table=Table(
+            columns=["picture", "label", "score" if kind == "ood" else "uncertainty"],
+            rows=rows,
+            caption=title,
+        ),
+        commands=[run.command("uncertainty")],
+    )
+
+
+def order(arrays: Arrays, kind: str) -> np.ndarray:
+    """The positions of one kind's thumbnails: certain ones rising, the others falling in their score."""
+    if not all(name in arrays and len(arrays[name]) == len(arrays[FIELDS[0]]) for name in FIELDS):
+        return np.empty(0, dtype=int)
+    if arrays["thumbnails"].ndim != 4 or arrays["thumbnails"].dtype != np.uint8:
+        return np.empty(0, dtype=int)
+    at = np.flatnonzero(arrays["thumbnail_kind"].astype(str) == kind)
+    values = arrays["thumbnail_uncertainty"][at].astype(float)
+    return at[np.argsort(values if kind == "certain" else -values, kind="stable")][:MOST]
+
+
+def picture(arrays: Arrays, j: int) -> Picture:
+    """One thumbnail with its words."""
+    pixels = arrays["thumbnails"][j]
+    return Picture(
+        uri=data_uri(pixels),
+        label=str(arrays["thumbnail_label"][j]) or str(arrays["thumbnail_key"][j]),
+        key=str(arrays["thumbnail_key"][j]),
+        value=number(float(arrays["thumbnail_uncertainty"][j])),
+        pixelated=max(pixels.shape[:2]) <= COARSE,
+    )
+
+
+def data_uri(pixels: np.ndarray) -> str:
+    """uint8 (h, w, 3) as a PNG inside the page, reduced where it is larger than SIDE."""
+    image = Image.fromarray(pixels)
+    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

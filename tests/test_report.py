@@ -1,0 +1,378 @@
+"""The report: what it shows, what it says when parts are missing or damaged, and that it stays harmless."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import auc, roc_auc_score
+
+from fake_run import NASTY, STEPS, fake_run
+from prosmin.errors import ProsminError, UsageError
+from prosmin.report import write_report
+from prosmin.report.axes import nice_step, round_axis, tight_axis
+from prosmin.report.calibration import reading
+from prosmin.report.charts import Curve, Words, line_chart
+from prosmin.report.glossary import METRICS, best, duration, metric, number, percent
+from prosmin.report.health import judge
+from prosmin.report.histograms import common_edges
+from prosmin.report.ood import roc
+from prosmin.report.pictures import data_uri
+from prosmin.report.runs import Run, distinct_names, read_run
+from prosmin.report.summary import seconds
+from prosmin.report.uncertainty import references
+
+SECTIONS = ["headline", "run", "training", "results", "calibration", "ood", "uncertainty", "pictures"]
+WORDS = Words(id="w", title="A title", desc="A description", x="step", y="value")
+
+
+class Page(HTMLParser):
+    """What a test asks of a page: tags with their attributes, and the text that is not script or style."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._inside = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside not in ("script", "style"):
+            self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def page_of(runs: list[Path], tmp_path: Path) -> Page:
+    return Page(write_report(runs, tmp_path / "page.html").read_text())
+
+
+def with_log(lines: list[dict[str, float]], **config) -> Run:
+    return Run(path=Path("r"), name="r", config=config, log=lines)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fake_run(tmp_path_factory.mktemp("runs") / "demo")
+
+
+def test_page_has_every_section_and_figure(whole, tmp_path):
+    page = page_of([whole], tmp_path)
+    assert [s["id"] for s in page.all("section")] == SECTIONS
+    figures = {f["id"] for f in page.all("figure")}
+    expected = {
+        "figure-loss",
+        "figure-knn_top1",
+        "figure-scale_mean",
+        "figure-lr",
+        "figure-roc-0",
+        "figure-risk",
+    }
+    expected |= {"figure-split-0", "gallery-0-certain", "gallery-0-uncertain", "gallery-0-ood"}
+    assert expected <= figures
+    assert sum(f.startswith("figure-reliability") for f in figures) == 2
+    assert "80.0 %, 25.3 points better than the untrained encoder" in page.text
+    assert "Healthy" in page.text
+
+
+def test_every_figure_has_its_numbers_and_its_command(whole, tmp_path):
+    html = write_report([whole], tmp_path / "page.html").read_text()
+    figures = re.findall(r"<figure .*?</figure>", html, flags=re.S)
+    assert len(figures) > 15
+    for figure in figures:
+        assert "<details" in figure
+        assert figure.count("<tr>") > 1
+        assert "<code>prosmin " in figure
+
+
+def test_charts_and_pictures_have_words(whole, tmp_path):
+    html = write_report([whole], tmp_path / "page.html").read_text()
+    page = Page(html)
+    drawings = re.findall(r'<svg [^>]*role="img".*?</svg>', html, flags=re.S)
+    assert drawings
+    for drawing in drawings:
+        assert re.search(r"<title [^>]*>[^<]+</title><desc [^>]*>[^<]+</desc>", drawing)
+    ids = [a["id"] for _, a in page.tags if "id" in a]
+    assert len(ids) == len(set(ids))
+    pictures = [a for a in page.all("img") if "src" in a]
+    assert len(pictures) == 36
+    assert all(a["alt"] and (a["src"] or "").startswith("data:image/png;base64,") for a in pictures)
+
+
+def test_page_is_self_contained(whole, tmp_path):
+    html = write_report([whole], tmp_path / "page.html").read_text()
+    page = Page(html)
+    links = [a[key] or "" for _, a in page.tags for key in ("src", "href") if key in a]
+    assert links
+    assert all(link.startswith(("data:", "#")) for link in links)
+    assert "url(" not in html
+    assert "@import" not in html
+    assert not any(key == "style" or key.startswith("on") for _, a in page.tags for key in a)
+
+
+def test_names_from_data_stay_text(tmp_path):
+    run = fake_run(tmp_path / "<b>run", nasty=True)
+    page = page_of([run], tmp_path)
+    assert len(page.all("script")) == 1
+    assert not page.all("b")
+    assert NASTY in page.text
+
+
+def test_several_runs_stand_side_by_side(whole, tmp_path):
+    other = fake_run(tmp_path / "dino", seed=1, skill=0.5, changes={"method": {"name": "dino"}})
+    page = page_of([whole, other], tmp_path)
+    assert "2 runs side by side" in page.text
+    assert "DINO" in page.text
+    assert "method.name" in page.text  # the field in which they differ
+    assert "untrained encoder, " not in page.text  # equal baselines are said once
+    result = json.loads((other / "results" / "knn.json").read_text())
+    result["baselines"]["untrained"]["top1"] = 0.6
+    (other / "results" / "knn.json").write_text(json.dumps(result))
+    assert "untrained encoder, dino" in page_of([whole, other], tmp_path).text
+
+
+def test_missing_parts_name_their_command(whole, tmp_path):
+    run = tmp_path / "a run"
+    shutil.copytree(whole, run)
+    (run / "results" / "ood.json").unlink()
+    text = page_of([run], tmp_path).text
+    assert f"prosmin evaluate '{run}' --protocols ood" in text
+    shutil.rmtree(run / "results")
+    assert f"prosmin evaluate '{run}' --protocols knn,linear,ood,uncertainty" in page_of([run], tmp_path).text
+    (run / "metrics.jsonl").unlink()
+    assert "has no metrics.jsonl" in page_of([run], tmp_path).text
+
+
+def test_damaged_parts_are_named_and_left_out(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 265, "lo')
+    (run / "results" / "linear.json").write_text("{")
+    (run / "results" / "ood.npz").write_bytes(b"PK\x03\x04broken")
+    (run / "config.yaml").write_text("a: [")
+    text = page_of([run], tmp_path).text
+    for said in (
+        "1 of 53 lines of metrics.jsonl",
+        "results/linear.json cannot",
+        "ood.npz cannot",
+        "config.yaml cannot",
+    ):
+        assert said in text
+
+
+def test_numbers_that_are_not_finite_do_not_break_the_page(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    lines[10] = re.sub(r'"loss": [^,]+', '"loss": NaN', lines[10])
+    (run / "metrics.jsonl").write_text("\n".join(lines))
+    result = json.loads((run / "results" / "uncertainty.json").read_text())
+    result["metrics"]["r_auroc"] = float("nan")
+    (run / "results" / "uncertainty.json").write_text(json.dumps(result))
+    page = page_of([run], tmp_path)
+    assert "stopped being finite at step 55" in page.text
+    assert "nan" not in page.text.lower()
+
+
+def test_wrong_use_is_one_sentence(whole, tmp_path):
+    with pytest.raises(UsageError, match="no run folder"):
+        write_report([], tmp_path / "x.html")
+    with pytest.raises(ProsminError, match="no run folder"):
+        write_report([tmp_path / "absent"], tmp_path / "x.html")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ProsminError, match="holds no run"):
+        write_report([tmp_path / "empty"], tmp_path / "x.html")
+    with pytest.raises(ProsminError, match="is a folder"):
+        write_report([whole], tmp_path)
+
+
+def test_page_is_replaced_whole_and_is_reproducible(whole, tmp_path, monkeypatch):
+    out = tmp_path / "deep" / "page.html"
+    first = write_report([whole], out).read_bytes()
+    assert write_report([whole], out).read_bytes() == first
+
+    def fail(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(ProsminError, match="No space left"):
+        write_report([whole], out)
+    assert out.read_bytes() == first
+    assert [p.name for p in out.parent.iterdir()] == ["page.html"]
+
+
+def test_log_keeps_the_last_line_of_a_step(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 2, "loss": 5}\n{"step": 1, "loss": 4}\n{"step": 2, "loss": 3}\n'
+    )
+    steps, losses = read_run(tmp_path, "r").column("loss")
+    assert steps.tolist() == [1, 2]
+    assert losses.tolist() == [4, 3]
+
+
+def test_names_tell_runs_apart():
+    assert distinct_names([Path("/a/x"), Path("/a/y")]) == ["x", "y"]
+    assert distinct_names([Path("/a/x"), Path("/b/x")]) == ["a/x", "b/x"]
+
+
+def test_time_is_pictures_over_rate():
+    lines = [{"step": 10, "images_per_second": 100.0}, {"step": 30, "images_per_second": 50.0}]
+    assert seconds(with_log(lines, training={"batch_size": 10})) == pytest.approx(
+        10 * 10 / 100 + 10 * 20 / 50
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "said"),
+    [
+        ({}, "good", "No collapse"),
+        ({"target_std": 0.0001}, "bad", "The targets collapsed"),
+        ({"target_std": 0.015}, "watch", "drawing together"),
+        ({"feature_rank": 1.2}, "bad", "they have collapsed"),
+        ({"scale_mean": 2.0}, "bad", "ran away"),
+        ({"scale_mean": 1e-6}, "watch", "all but vanished"),
+        ({"knn_top1": 0.3}, "watch", "below its best"),
+        ({"loss": float("nan")}, "bad", "stopped being finite"),
+        ({"epoch": 12.0}, "watch", "not finished"),
+    ],
+)
+def test_verdict(changes, status, said):
+    start = {
+        "step": 1,
+        "epoch": 0.1,
+        "loss": 0.6,
+        "target_std": 0.06,
+        "feature_rank": 40,
+        "scale_mean": 0.05,
+        "knn_top1": 0.5,
+    }
+    end = start | {"step": 100, "epoch": 20.0, "loss": 0.4} | changes
+    verdict = judge(with_log([start, end], training={"epochs": 20, "max_steps": None}))
+    assert verdict.status == status
+    assert any(said in finding.text for finding in verdict.findings)
+
+
+def test_empty_log_gives_no_verdict():
+    assert judge(with_log([])).status == "unknown"
+
+
+def test_rounding():
+    assert [number(v) for v in (1234.6, 12.34, 1.234, 0.1234, 0.00523, 0.000023, -0.5, 0, 840)] == [
+        "1,235", "12.3", "1.23", "0.123", "0.0052", "2.3e−5", "−0.500", "0", "840",
+    ]  # fmt: skip
+    assert number(float("nan")) == "–"
+    assert percent(0.8214) == "82.1 %"
+    assert [duration(s) for s in (42, 210, 5 * 3600 + 120, 3 * 86400)] == [
+        "42 s",
+        "4 min",
+        "5 h 02 min",
+        "3 d 0 h",
+    ]
+
+
+def test_best_counts_what_rounds_alike():
+    assert best([0.80001, 0.80002, 0.5, None], METRICS["top1"]) == [True, True, False, False]
+    assert best([0.3, 0.1, 0.2], METRICS["nll"]) == [False, True, False]
+    assert best([0.1, 0.1], METRICS["nll"]) == [False, False]
+    assert best([0.1, 0.2], metric("of_our_own")) == [False, False]
+
+
+def test_calibration_reading_gives_interval_and_floor():
+    said = reading({"ece": 0.04, "ece_low": 0.03, "ece_high": 0.05, "ece_floor": 0.012}, "ece")
+    assert said.startswith(
+        "ECE 0.040, 95 % interval 0.030 to 0.050; a perfectly calibrated model would score 0.012"
+    )
+
+
+@pytest.mark.parametrize(
+    ("span", "count", "step"), [(1.0, 4, 0.5), (10, 5, 2), (0.07, 4, 0.02), (260, 5, 100)]
+)
+def test_steps_are_round(span, count, step):
+    assert nice_step(span, count) == pytest.approx(step)
+
+
+def test_axes():
+    axis = round_axis([0.34, 0.62])
+    assert (axis.low, axis.high) == (pytest.approx(0.3), pytest.approx(0.7))
+    assert [axis.label(t) for t in axis.ticks] == ["0.3", "0.4", "0.5", "0.6", "0.7"]
+    wide = round_axis([0.002, 3.0], log=True)
+    assert wide.log
+    assert wide.place([0.001, 0.1, 10.0]).tolist() == pytest.approx([0.0, 0.5, 1.0])
+    for constant in (0.0, 7.0, -3.0):  # one value must still give an axis it lies on
+        assert 0 < round_axis([constant]).place([constant])[0] < 1
+        assert 0 < tight_axis([constant]).place([constant])[0] < 1
+    assert round_axis([]).ticks == pytest.approx([0, 0.5, 1])  # nothing to show is no reason to fail
+
+
+def test_a_long_curve_is_thinned_without_losing_its_spike():
+    y = np.zeros(50_000)
+    y[31_417] = 9.0
+    drawn = line_chart(WORDS, [Curve(label="a", x=np.arange(50_000.0), y=y)])
+    assert len(drawn.svg) < 12_000
+    assert ": 9" in drawn.readout
+
+
+def test_a_gap_breaks_the_line():
+    y = np.array([1.0, 2.0, np.nan, 3.0, 4.0])
+    drawn = line_chart(WORDS, [Curve(label="a", x=np.arange(5.0), y=y)])
+    path = re.search(r'<path d="([^"]+)" class="line s0"', drawn.svg)
+    assert path
+    assert path.group(1).count("M") == 2
+
+
+def test_roc_agrees_with_scikit_learn():
+    rng = np.random.default_rng(0)
+    inside, outside = (
+        rng.normal(size=300).round(1),
+        rng.normal(loc=1, size=200).round(1),
+    )  # rounded: many ties
+    alarms, hits = roc(inside, outside)
+    truth = np.r_[np.zeros(300), np.ones(200)]
+    assert auc(alarms, hits) == pytest.approx(roc_auc_score(truth, np.r_[inside, outside]), abs=1e-12)
+    assert (alarms[0], hits[0], alarms[-1], hits[-1]) == (0, 0, 1, 1)
+
+
+def test_risk_references_of_a_known_case():
+    found = references({"coverage": np.array([0.5, 0.8, 1.0]), "risk": np.array([0.1, 0.2, 0.4])})
+    assert found["optimal"].tolist() == pytest.approx(
+        [0.0, 0.25, 0.4]
+    )  # 60 % right: the first 0.6 cost nothing
+    assert found["random"].tolist() == pytest.approx([0.4, 0.4, 0.4])
+
+
+def test_one_far_score_does_not_flatten_a_histogram():
+    scores = np.r_[np.linspace(0, 1, 1000), 1e6]
+    assert common_edges([scores])[-1] < 2
+    assert len(common_edges([np.array([]), np.full(5, 3.0)])) == 33
+
+
+def test_large_pictures_are_reduced():
+    noise = np.random.default_rng(0).integers(0, 256, size=(600, 400, 3), dtype=np.uint8)
+    assert len(data_uri(noise)) < 60_000
+    assert len(data_uri(noise)) > 10_000
+
+
+def test_report_of_ten_thousand_pictures_is_small_and_quick(tmp_path):
+    run = fake_run(tmp_path / "run")
+    rng = np.random.default_rng(0)
+    scores = {f"{kind}/knn_distance": rng.normal(size=10_000) for kind in ("in", "out/photos@ood")}
+    np.savez(run / "results" / "ood.npz", **scores)
+    lines = [{"step": step, "loss": 1 / step, "epoch": step / 100} for step in range(1, 20_001)]
+    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert write_report([run], tmp_path / "page.html").stat().st_size < 1_000_000
+
+
+def test_fake_run_is_what_the_tests_say(whole):
+    assert read_run(whole, "demo").log[-1]["step"] == STEPS
