@@ -1,0 +1,115 @@
+"""Checks of what a caller hands in: shapes always, values on request, each with its own sentence."""
+
+import torch
+from torch import Tensor
+
+from prosmin.errors import UsageError
+
+
+def check_beta(beta: float, *, name: str = "beta") -> None:
+    """The power of the distance: above 0, at most 2."""
+    if not 0.0 < beta <= 2.0:
+        raise UsageError(f"{name} is {beta:g}; allowed: above 0 and at most 2. 1 is the usual energy score.")
+
+
+def check_lam(lam: float, *, name: str = "lam") -> None:
+    """The weight of the distance to the target: strictly between 0 and 1."""
+    if not 0.0 < lam < 1.0:
+        raise UsageError(f"{name} is {lam:g}; allowed: above 0 and below 1. 0.5 is the proper score.")
+
+
+def check_bandwidth(bandwidth: float | None, *, name: str = "bandwidth") -> None:
+    """The kernel's bandwidth: above 0, or None for the median distance between targets."""
+    if bandwidth is not None and not 0.0 < bandwidth < float("inf"):
+        raise UsageError(
+            f"{name} is {bandwidth:g}; allowed: a finite number above 0, or none for the median distance."
+        )
+
+
+def check_samples(samples: int, *, antithetic: bool, name: str = "samples") -> None:
+    """The number of samples of the paired estimator, mirrored ones counted."""
+    if antithetic and (samples < 2 or samples % 2):
+        raise UsageError(
+            f"{name} is {samples}; allowed: an even number from 2 on, "
+            "as half of the antithetic samples mirror the other half."
+        )
+    if samples < 1:
+        raise UsageError(f"{name} is {samples}; allowed: 1 or more.")
+
+
+def check_pair_count(samples: int, *, name: str = "samples") -> None:
+    """The U-statistic averages over pairs of different samples, so it needs two."""
+    if samples < 2:
+        raise UsageError(
+            f"{name} is {samples}; allowed: 2 or more, as the U-statistic compares pairs of samples."
+        )
+
+
+def check_shape(name: str, tensor: Tensor, expected: tuple[int, ...], *, like: str) -> None:
+    """`tensor` has the shape that `like` asks for."""
+    if tuple(tensor.shape) != expected:
+        raise UsageError(f"{name} has shape {tuple(tensor.shape)}; allowed: {expected}, to go with {like}.")
+
+
+def check_not_empty(name: str, tensor: Tensor) -> None:
+    """There is at least one item with at least one coordinate, in floating point."""
+    if tensor.ndim == 0 or tensor.numel() == 0:
+        raise UsageError(
+            f"{name} has shape {tuple(tensor.shape)}; allowed: at least one item of at least one coordinate."
+        )
+    if not tensor.is_floating_point():
+        raise UsageError(f"{name} has dtype {tensor.dtype}; allowed: floating point.")
+
+
+def check_finite(name: str, tensor: Tensor) -> None:
+    """No NaN and no infinity. Waits for the device."""
+    finite = torch.isfinite(tensor)
+    if not bool(finite.all()):
+        bad = (~finite).nonzero()
+        where = tuple(bad[0].tolist())
+        raise UsageError(
+            f"{name} of shape {tuple(tensor.shape)} holds {len(bad)} values that are not finite, the first "
+            f"({tensor[where].item()}) at {where}; allowed: finite numbers."
+        )
+
+
+def check_scale(scale: Tensor) -> None:
+    """A standard deviation: 0 or more. Waits for the device."""
+    if bool((scale < 0).any()):
+        raise UsageError(
+            f"scale holds {scale.min().item():g}; allowed: 0 or more. "
+            "It is a standard deviation, not its logarithm."
+        )
+
+
+def check_forecast(mean: Tensor, scale: Tensor, target: Tensor, *, validate: bool) -> None:
+    """A Gaussian forecast and what came true: three tensors (..., d)."""
+    check_not_empty("mean", mean)
+    check_shape("scale", scale, tuple(mean.shape), like="mean")
+    check_shape("target", target, tuple(mean.shape), like="mean")
+    if validate:
+        for name, tensor in (("mean", mean), ("scale", scale), ("target", target)):
+            check_finite(name, tensor)
+        check_scale(scale)
+
+
+def check_mixture(mean: Tensor, scale: Tensor, target: Tensor, *, validate: bool) -> None:
+    """A mixture of V Gaussians, mean and scale (V, ..., d), and what came true, target (..., d)."""
+    check_not_empty("mean", mean)
+    check_shape("scale", scale, tuple(mean.shape), like="mean")
+    check_shape("target", target, tuple(mean.shape[1:]), like="the components of mean")
+    if validate:
+        for name, tensor in (("mean", mean), ("scale", scale), ("target", target)):
+            check_finite(name, tensor)
+        check_scale(scale)
+
+
+def check_ensemble(samples: Tensor, target: Tensor, *, validate: bool) -> None:
+    """r samples (r, ..., d) of the forecast and what came true, target (..., d)."""
+    check_not_empty("target", target)
+    check_not_empty("samples", samples)
+    check_pair_count(len(samples))
+    check_shape("samples", samples, (len(samples), *target.shape), like="target")
+    if validate:
+        check_finite("samples", samples)
+        check_finite("target", target)

@@ -1,0 +1,127 @@
+"""Scores of a forecast known by samples: unbiased U-statistics, for any distribution."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from prosmin.errors import UsageError
+from prosmin.scoring.arguments import check_bandwidth, check_beta, check_ensemble, check_lam
+from prosmin.scoring.distances import (
+    Distance,
+    coordinate_power,
+    dots,
+    kernel_distance,
+    median_bandwidth,
+    outside_autocast,
+    power_distance,
+    product_dtype,
+    result_dtype,
+    squared_distance,
+)
+
+
+def energy_score(
+    samples: Tensor,
+    target: Tensor,
+    *,
+    beta: float = 1.0,
+    lam: float = 0.5,
+    absolute: bool = False,
+    validate: bool = True,
+) -> Tensor:
+    """Energy score by the U-statistic: samples (r, ..., d), target (..., d) -> (...).
+
+    2 lam / r * sum_j |z_j - z|^beta  -  (1 - lam) / (r (r - 1)) * sum_{j != k} |z_j - z_k|^beta.
+    lam = 1/2 is half of the energy score, in one dimension the CRPS. `absolute` puts the paper's absolute
+    value around it.
+    """
+    check_beta(beta)
+    check_lam(lam)
+    check_ensemble(samples, target, validate=validate)
+    score = _ensemble_score(samples, target, partial(power_distance, beta=beta), lam=lam)
+    return score.abs() if absolute else score
+
+
+def kernel_score(
+    samples: Tensor,
+    target: Tensor,
+    *,
+    bandwidth: float | Tensor | None,
+    lam: float = 0.5,
+    validate: bool = True,
+) -> Tensor:
+    """Kernel score by the U-statistic, Gaussian kernel k: samples (r, ..., d), target (..., d) -> (...).
+
+    (1 - lam) E k(Z, Z') - 2 lam E k(Z, z) + 3 lam - 1: at lam = 1/2 half of the squared maximum mean
+    discrepancy, so at least 0 in expectation. Without a bandwidth, the median distance between the targets is
+    used.
+    """
+    check_lam(lam)
+    check_ensemble(samples, target, validate=validate)
+    bandwidth = resolve_bandwidth(bandwidth, target, validate=validate)
+    return _ensemble_score(samples, target, partial(kernel_distance, bandwidth=bandwidth), lam=lam)
+
+
+def resolve_bandwidth(bandwidth: float | Tensor | None, target: Tensor, *, validate: bool) -> float | Tensor:
+    """The bandwidth as given, or the median distance between targets (..., d) where there is none."""
+    if bandwidth is not None:
+        if validate or not isinstance(bandwidth, Tensor):
+            check_bandwidth(float(bandwidth))
+        return bandwidth
+    if target[..., 0].numel() < 2:
+        raise UsageError(
+            f"bandwidth is none and target has shape {tuple(target.shape)}; "
+            "give a bandwidth, or two targets or more."
+        )
+    if validate and bool((target == target.reshape(-1, target.shape[-1])[0]).all()):
+        raise UsageError("bandwidth is none and all targets are equal; give a bandwidth, a number above 0.")
+    return median_bandwidth(target)
+
+
+def _ensemble_score(samples: Tensor, target: Tensor, distance: Distance, *, lam: float) -> Tensor:
+    dtype = product_dtype(samples, target)
+    with outside_autocast(samples):
+        points = samples.to(dtype).movedim(0, -2)  # (..., r, d)
+        score = ustatistic(points, target.to(dtype)[..., None, :], distance=distance, lam=lam)[..., 0]
+        return score.to(result_dtype(samples, target))
+
+
+def ustatistic(samples: Tensor, targets: Tensor, *, distance: Distance, lam: float) -> Tensor:
+    """samples (..., r, d), targets (..., G, d) -> (..., G), by inner products: nothing of size r^2 d."""
+    # Distances do not depend on the origin; near the samples the inner products cancel least.
+    origin = samples.detach().mean(-2, keepdim=True)
+    samples, targets = samples - origin, targets - origin
+    squares = samples.square().sum(-1)[..., None, :]  # (..., 1, r)
+    to_target = squared_distance(
+        targets.square().sum(-1)[..., None], squares, -2.0 * dots(targets, samples)
+    )  # (..., G, r)
+    pairs = mean_over_pairs(samples, distance=distance)
+    return 2.0 * lam * distance(to_target).mean(-1) - (1.0 - lam) * pairs[..., None]
+
+
+def mean_over_pairs(samples: Tensor, *, distance: Distance) -> Tensor:
+    """Mean of rho(z_j, z_k) over j != k: (..., r, d) -> (...)."""
+    gram = dots(samples, samples)  # (..., r, r)
+    squares = gram.diagonal(dim1=-2, dim2=-1)
+    pairs = distance(squared_distance(squares[..., None, :], squares[..., :, None], -2.0 * gram))
+    r = samples.shape[-2]
+    return pairs.sum((-2, -1)) / (r * (r - 1))  # the diagonal is exactly 0
+
+
+def coordinate_mean_over_pairs(samples: Tensor, *, beta: float) -> Tensor:
+    """Mean of |z_j - z_k|^beta over j != k and over coordinates: (..., r, d) -> (...)."""
+    r = samples.shape[-2]
+    if beta == 1.0:
+        # Sorted, the i-th of r samples is the larger one of i pairs and the smaller one of r - 1 - i.
+        rank = torch.arange(1 - r, r, 2, dtype=samples.dtype, device=samples.device)  # 2 i - (r - 1)
+        ordered = samples.sort(-2).values
+        return 2.0 * (rank[:, None] * ordered).sum(-2).mean(-1) / (r * (r - 1))
+    j, k = torch.triu_indices(r, r, offset=1, device=samples.device)
+    return coordinate_power(samples[..., j, :] - samples[..., k, :], beta).mean((-2, -1))
+
+
+def coordinate_ustatistic(samples: Tensor, targets: Tensor, *, beta: float, lam: float) -> Tensor:
+    """The same for the mean over coordinates of |.|^beta: (..., r, d), (..., G, d) -> (..., G)."""
+    to_target = coordinate_power(samples[..., None, :, :] - targets[..., :, None, :], beta).mean((-2, -1))
+    return 2.0 * lam * to_target - (1.0 - lam) * coordinate_mean_over_pairs(samples, beta=beta)[..., None]
