@@ -59,19 +59,20 @@ def decode(data: bytes) -> Tensor:
 def decode_bounded(data: bytes) -> Tensor:
     """The picture in `data`, reduced as `bounded` does. Large JPEGs are not even decoded in full."""
     header = read_header(data)
-    if header.kind == "jpeg" and header.height * header.width and _ratio(header.height, header.width) <= 0.5:
-        _check_pixels(header.height, header.width)
-        return bounded(_decode_with_pillow(data, draft=True))
+    _check_pixels(header.height, header.width)
+    if header.kind == "jpeg" and min(header.height, header.width) > 0:
+        size = bounded_size(header.height, header.width)
+        if max(header.height, header.width) >= 2 * max(size):
+            return bounded(_decode_with_pillow(data, draft=True))
     return bounded(decode(data))
 
 
 def bounded(picture: Tensor) -> Tensor:
     """The picture, reduced with antialiasing if its sides are above `MAX_SHORTER` and `MAX_LONGER`."""
     height, width = picture.shape[1:]
-    ratio = _ratio(height, width)
-    if ratio == 1.0:
+    size = bounded_size(height, width)
+    if size == (height, width):
         return picture
-    size = (max(1, round(height * ratio)), max(1, round(width * ratio)))
     if picture.is_cuda:
         # Float, since the uint8 kernel exists on the CPU only.
         wide = picture[None].float()
@@ -80,6 +81,12 @@ def bounded(picture: Tensor) -> Tensor:
     # Pillow's filter stays in its thread, where torch would start a team of threads in every worker.
     image = Image.fromarray(np.ascontiguousarray(picture.permute(1, 2, 0).numpy()))
     return _from_pillow(image.resize(size[::-1], Image.Resampling.BILINEAR))
+
+
+def bounded_size(height: int, width: int) -> tuple[int, int]:
+    """Height and width within the bounds, at the same ratio."""
+    ratio = min(1.0, MAX_SHORTER / min(height, width), MAX_LONGER / max(height, width))
+    return max(1, round(height * ratio)), max(1, round(width * ratio))
 
 
 def decode_batch(data: Sequence[bytes], device: torch.device) -> list[Tensor | PictureError]:
@@ -173,54 +180,9 @@ def _orientation(data: bytes) -> int:
     try:
         with Image.open(io.BytesIO(data)) as image:
             return int(image.getexif().get(0x0112, 1))
-    except (OSError, SyntaxError, ValueError):
-        return 1
-
-
-def _ratio(height: int, width: int) -> float:
-    """By how much a picture must be reduced to fit the bounds."""
-    return min(1.0, MAX_SHORTER / min(height, width), MAX_LONGER / max(height, width))
-
-
-def _check_pixels(height: int, width: int) -> None:
-    if height * width > MAX_PIXELS:
-        raise PictureError(f"{width} x {height} pixels, above the limit of {MAX_PIXELS:,} in all")
-
-
-def _decode_with_pillow(data: bytes, *, draft: bool = False) -> Tensor:
-    """With `draft` a JPEG is decoded at a half, a quarter or an eighth, the least that fills the bounds."""
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            _check_pixels(image.height, image.width)
-            if draft:
-                ratio = _ratio(image.height, image.width)
-                image.draft(None, (round(image.width * ratio), round(image.height * ratio)))
-            image.load()
-            upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith("I;16"):
-                return _to_uint8(torch.from_numpy(np.array(upright, dtype=np.uint16)).expand(3, -1, -1))
-            if upright.mode in ("I", "F"):
-                raise PictureError(f"32-bit pixels ({upright.mode}) have no agreed white")
-            if upright.mode == "P" and "transparency" in upright.info:
-                upright = upright.convert(
-                    "RGBA"
-                )  # Pillow warns when it drops a palette's transparency itself
-            return _from_pillow(upright.convert("RGB"))
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise PictureError(f"above the limit of {MAX_PIXELS:,} pixels") from None
-    except Image.UnidentifiedImageError:
-        raise PictureError("not a picture in any known format") from None
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        IndexError,
-        struct.error,
-        EOFError,
-        TypeError,
-        KeyError,
-    ) as error:
-        # Pillow's plugins leave with any of these when a file is damaged.
+    except (PictureError, MemoryError):
+        raise
+    except Exception as error:  # Pillow's plugins leave with nearly anything when a file is damaged
         raise PictureError(str(error) or type(error).__name__) from None
 
 

@@ -91,7 +91,8 @@ def other_split(rest: str, split: str) -> str:
     for pattern in splits.renamed(rest, split):
         # Splits differ in the number of their shards.
         for other in (pattern, _RANGE.sub("*", pattern)):
-            if any(os.path.isfile(path) for path in expand(other)):
+            paths = expand(other)
+            if paths and all(os.path.isfile(path) for path in paths):
                 return other
     raise UsageError(
         f"The data webdataset:{rest} has no split {split!r}: no shards of that name lie beside it. "

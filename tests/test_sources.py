@@ -1,0 +1,601 @@
+"""Where pictures come from: every SPEC, its labels and splits, and what is said when it is wrong."""
+
+import io
+import json
+import os
+import pickle
+import re
+import sys
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from prosmin.data.pictures import load_pictures, pack
+from prosmin.data.sources import open_source, split_spec
+from prosmin.data.webdataset import expand
+from prosmin.errors import ProsminError, UsageError
+
+RNG = np.random.default_rng(0)
+
+
+def picture(number: int = 0, size: tuple[int, int] = (8, 6)) -> Image.Image:
+    """A picture whose red channel is its number."""
+    return Image.new("RGB", size, (number, 20, 30))
+
+
+def encoded(number: int = 0, size: tuple[int, int] = (8, 6), format: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    picture(number, size).save(file, format)
+    return file.getvalue()
+
+
+def write(path, data: bytes | None = None, number: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encoded(number) if data is None else data)
+
+
+def reds(pictures) -> list[int]:
+    return pictures.images[:, 0, 0, 0].tolist()
+
+
+class TestSpecs:
+    @pytest.mark.parametrize("spec", ["", "photographs", "folder", "ftp:x", "photos:train", "PHOTOS"])
+    def test_unknown_spec_says_what_would_work(self, spec):
+        with pytest.raises(UsageError, match=r"folder:PATH.*parquet:PATH.*torchvision:NAME@ROOT.*hf:NAME"):
+            open_source(spec)
+
+    def test_path_without_scheme_is_guessed(self, tmp_path):
+        with pytest.raises(UsageError, match=re.escape(f"Did you mean folder:{tmp_path}?")):
+            open_source(str(tmp_path))
+        write(tmp_path / "x.parquet", b"")
+        with pytest.raises(UsageError, match=re.escape(f"Did you mean parquet:{tmp_path / 'x.parquet'}?")):
+            open_source(str(tmp_path / "x.parquet"))
+
+    def test_splits_of_photos(self):
+        assert split_spec("photos", "test") == "photos@test"
+        assert split_spec("photos@train", "ood") == "photos@ood"
+        with pytest.raises(UsageError, match="train, test, ood"):
+            split_spec("photos", "val")
+
+
+class TestFolder:
+    def test_flat_folder_has_no_labels(self, tmp_path):
+        for number, name in enumerate(["b.PNG", "a.png", "c.jpeg", ".hidden.png", "notes.txt"]):
+            write(tmp_path / name, number=number)
+        pictures = load_pictures(f"folder:{tmp_path}")
+        assert pictures.keys == ("a.png", "b.PNG", "c.jpeg")
+        assert reds(pictures) == [1, 0, 2]
+        assert pictures.labels is None
+        assert pictures.classes == ()
+
+    def test_class_folders(self, tmp_path):
+        write(tmp_path / "dog/deep/1.png", number=1)
+        write(tmp_path / "cat/2.png", number=2)
+        write(tmp_path / "cat/1.png", number=3)
+        (tmp_path / "cow").mkdir()
+        pictures = load_pictures(f"folder:{tmp_path}")
+        assert pictures.classes == ("cat", "cow", "dog")
+        assert pictures.labels.tolist() == [0, 0, 2]
+        assert pictures.keys == ("cat/1.png", "cat/2.png", "dog/deep/1.png")
+        assert reds(pictures) == [3, 2, 1]
+
+    def test_pictures_beside_folders_take_the_labels_away(self, tmp_path):
+        write(tmp_path / "cat/1.png")
+        write(tmp_path / "1.png")
+        assert open_source(f"folder:{tmp_path}").labels is None
+        assert len(open_source(f"folder:{tmp_path}")) == 2
+
+    def test_splits(self, tmp_path):
+        for split, count in (("train", 2), ("val", 1)):
+            for i in range(count):
+                write(tmp_path / split / "cat" / f"{i}.png")
+        assert len(open_source(f"folder:{tmp_path}")) == 2  # train, where both are there
+        assert len(open_source(f"folder:{tmp_path}@val")) == 1
+        assert split_spec(f"folder:{tmp_path}", "val") == f"folder:{tmp_path}@val"
+        assert split_spec(f"folder:{tmp_path}@train", "test") == f"folder:{tmp_path}@val"
+        assert split_spec(f"folder:{tmp_path}/train", "test") == f"folder:{tmp_path}/val"
+        with pytest.raises(UsageError, match="no split 'ood'; it has: train, val"):
+            open_source(f"folder:{tmp_path}@ood")
+        with pytest.raises(UsageError, match=re.escape(f"no folder {tmp_path / 'train/cat/train'}")):
+            split_spec(f"folder:{tmp_path / 'train/cat'}", "train")
+
+    def test_severity_folders_of_corruption_sets(self, tmp_path):
+        write(tmp_path / "gaussian_noise/3/n01440764/1.JPEG")
+        for spec in (f"folder:{tmp_path}/gaussian_noise/3", f"folder:{tmp_path}/gaussian_noise@3"):
+            assert open_source(spec).classes == ("n01440764",)
+
+    def test_at_sign_in_a_path(self, tmp_path):
+        write(tmp_path / "me@home" / "1.png")
+        assert len(open_source(f"folder:{tmp_path}/me@home")) == 1
+
+    def test_links_in_circles_end(self, tmp_path):
+        write(tmp_path / "a/1.png")
+        (tmp_path / "a/again").symlink_to(tmp_path, target_is_directory=True)
+        assert len(open_source(f"folder:{tmp_path}")) == 1
+
+    def test_wrong_folders(self, tmp_path):
+        with pytest.raises(ProsminError, match=r"no pictures in the folder .*Files named \.jpg"):
+            open_source(f"folder:{tmp_path}")
+        with pytest.raises(UsageError, match="does not exist"):
+            open_source(f"folder:{tmp_path}/missing")
+        write(tmp_path / "1.png")
+        with pytest.raises(UsageError, match="is a file, not a folder"):
+            open_source(f"folder:{tmp_path}/1.png")
+        with pytest.raises(UsageError, match="names no folder"):
+            open_source("folder:")
+
+    def test_unreadable_folder_is_named(self, tmp_path):
+        write(tmp_path / "locked/1.png")
+        (tmp_path / "locked").chmod(0)
+        try:
+            if os.access(tmp_path / "locked", os.R_OK):
+                pytest.skip("this user may list any folder")
+            with pytest.raises(ProsminError, match="locked cannot be listed"):
+                open_source(f"folder:{tmp_path}")
+        finally:
+            (tmp_path / "locked").chmod(0o700)
+
+
+class TestBadPictures:
+    def make(self, folder, good: int) -> list[str]:
+        """A folder of good pictures and four bad ones; the names of the bad."""
+        for i in range(good):
+            write(folder / f"good{i:03d}.png", number=i)
+        write(folder / "empty.jpg", b"")
+        write(folder / "text.jpg", b"hello")
+        write(folder / "truncated.jpg", encoded(5, (100, 100), "JPEG")[:400])
+        (folder / "gone.png").symlink_to(folder / "nowhere.png")
+        return ["empty.jpg", "gone.png", "text.jpg", "truncated.jpg"]
+
+    def test_bad_ones_are_left_out_named_and_counted(self, tmp_path):
+        names = self.make(tmp_path, good=6)
+        pictures = load_pictures(f"folder:{tmp_path}", max_bad=0.4)
+        assert [line.split(":")[0] for line in pictures.bad] == names
+        assert "No such file" in pictures.bad[1]
+        assert "empty" in pictures.bad[0]
+        assert pictures.keys == tuple(f"good{i:03d}.png" for i in range(6))
+        assert reds(pictures) == list(range(6))
+
+    def test_too_many_stop_with_the_list(self, tmp_path):
+        self.make(tmp_path, good=6)
+        with pytest.raises(
+            ProsminError, match=r"(?s)4 of 10 pictures .* data\.max_bad .*empty\.jpg.*truncated\.jpg"
+        ):
+            load_pictures(f"folder:{tmp_path}", max_bad=0.39)
+
+    def test_the_list_ends_after_twenty(self, tmp_path):
+        for i in range(60):
+            write(tmp_path / f"{i:02d}.jpg", b"")
+        with pytest.raises(ProsminError) as caught:
+            load_pictures(f"folder:{tmp_path}", max_bad=0.5)
+        message = str(caught.value)
+        assert message.startswith("At least 31 of 60 pictures")  # it stops when it is too many
+        assert "19.jpg" in message
+        assert "20.jpg" not in message
+        assert message.endswith("...")
+
+    def test_labels_follow_the_pictures_that_are_left(self, tmp_path):
+        for name in ("a/1", "a/2", "b/1", "b/2"):
+            write(tmp_path / f"{name}.png")
+        write(tmp_path / "a/1.png", b"")
+        pictures = load_pictures(f"folder:{tmp_path}", max_bad=0.5)
+        assert pictures.labels.tolist() == [0, 1, 1]
+
+    def test_all_bad_is_an_error_whatever_is_allowed(self, tmp_path):
+        write(tmp_path / "1.jpg", b"")
+        with pytest.raises(ProsminError, match="1 of 1"):
+            load_pictures(f"folder:{tmp_path}", max_bad=1.0)
+
+    def test_unreadable_file_is_named(self, tmp_path):
+        write(tmp_path / "locked.png")
+        write(tmp_path / "open.png")
+        (tmp_path / "locked.png").chmod(0)
+        if os.access(tmp_path / "locked.png", os.R_OK):
+            pytest.skip("this user may read any file")
+        assert load_pictures(f"folder:{tmp_path}", max_bad=0.5).bad == ("locked.png: Permission denied",)
+
+    def test_reading_may_fail_for_any_reason_the_system_has(self, tmp_path, monkeypatch):
+        for i in range(2):
+            write(tmp_path / f"{i}.png", number=i)
+
+        def refuse(path, mode):
+            if path.name == "0.png":
+                raise PermissionError(13, "Permission denied")
+            return io.open(path, mode)
+
+        monkeypatch.setattr("prosmin.data.folder.open", refuse, raising=False)
+        pictures = load_pictures(f"folder:{tmp_path}", max_bad=0.5)
+        assert pictures.bad == ("0.png: Permission denied",)
+        assert reds(pictures) == [1]
+
+    def test_unicode_and_undecodable_names(self, tmp_path):
+        names = ["猫.png", "Ünïcödé ☃.png", "with space.png", "new\nline.png"]
+        for i, name in enumerate(sorted(names)):
+            write(tmp_path / name, number=i)
+        assert load_pictures(f"folder:{tmp_path}").keys == tuple(sorted(names))
+        raw = os.fsencode(tmp_path) + b"/\xff\xfe.png"
+        try:
+            with open(raw, "wb") as file:
+                file.write(b"no picture")
+        except OSError:
+            return  # a file system that takes valid names only
+        line = load_pictures(f"folder:{tmp_path}", max_bad=0.5).bad[0]
+        line.encode("utf-8")  # can be printed
+
+
+class TestPictures:
+    def test_padding_and_sizes(self):
+        images, sizes = pack(
+            [torch.full((3, 2, 5), 7, dtype=torch.uint8), torch.full((3, 4, 1), 9, dtype=torch.uint8)]
+        )
+        assert images.shape == (2, 3, 4, 5)
+        assert sizes.tolist() == [[2, 5], [4, 1]]
+        assert images.sum() == 3 * (10 * 7 + 4 * 9)
+        assert images[0, :, :2].min() == 7
+        assert images[1, :, :, 0].min() == 9
+
+    def test_subset_and_device(self):
+        pictures = load_pictures("photos@test")
+        part = pictures.subset(torch.tensor([5, 3]))
+        assert part.keys == (pictures.keys[5], pictures.keys[3])
+        assert torch.equal(part.images[1], pictures.images[3])
+        assert part.labels.tolist() == [pictures.labels[5], pictures.labels[3]]
+        mask = pictures.labels == 2
+        assert len(pictures.subset(mask)) == int(mask.sum())
+        assert pictures.to("cpu").content_hash() == pictures.content_hash()
+
+    def test_hash_follows_the_content(self):
+        pictures = load_pictures("photos@test")
+        images = pictures.images.clone()
+        images[-1, -1, -1, -1] ^= 1
+        changed = pictures.__class__(**{**vars(pictures), "images": images})
+        renamed = pictures.__class__(**{**vars(pictures), "spec": "other"})
+        assert changed.content_hash() != pictures.content_hash()
+        assert renamed.content_hash() == pictures.content_hash()
+        assert pictures.subset(torch.arange(len(pictures)).flip(0)).content_hash() != pictures.content_hash()
+
+    def test_more_than_memory_is_refused(self, monkeypatch):
+        monkeypatch.setattr("prosmin.data.pictures.available_memory", lambda: 1_000_000)
+        with pytest.raises(ProsminError, match="more than half of the free memory"):
+            load_pictures("photos")
+
+
+class TestParquet:
+    def table(self, path, columns, **options) -> str:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table(columns, **options), path, row_group_size=3)
+        return f"parquet:{path}"
+
+    def test_images_labels_and_names(self, tmp_path):
+        columns = {
+            "image": [encoded(i) for i in range(8)],
+            "label": [2, 0, 2, 0, 2, 0, 2, 0],
+            "label_name": ["c", "a"] * 4,
+        }
+        pictures = load_pictures(self.table(tmp_path / "x.parquet", columns))
+        assert reds(pictures) == list(range(8))
+        assert pictures.labels.tolist() == columns["label"]
+        assert pictures.classes == ("a", "1", "c")
+        assert pictures.keys[3] == "x.parquet[3]"
+
+    def test_labels_may_be_missing_or_names(self, tmp_path):
+        images = [encoded(i) for i in range(3)]
+        assert open_source(self.table(tmp_path / "x.parquet", {"image": images})).labels is None
+        nothing = pa.array([None, None, None], pa.int32())
+        assert (
+            open_source(self.table(tmp_path / "x.parquet", {"image": images, "label": nothing})).labels
+            is None
+        )
+        named = open_source(
+            self.table(tmp_path / "x.parquet", {"image": images, "label": ["dog", "cat", "dog"]})
+        )
+        assert named.classes == ("cat", "dog")
+        assert named.labels.tolist() == [1, 0, 1]
+
+    def test_hugging_face_struct_and_class_names(self, tmp_path):
+        images = [{"bytes": encoded(i), "path": None} for i in range(2)] + [
+            {"bytes": None, "path": "gone"},
+            None,
+        ]
+        features = {"info": {"features": {"label": {"names": ["zero", "one", "two"], "_type": "ClassLabel"}}}}
+        schema = pa.schema(
+            [
+                ("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+                ("label", pa.int64()),
+            ],
+            metadata={"huggingface": json.dumps(features)},
+        )
+        spec = self.table(tmp_path / "x.parquet", {"image": images, "label": [1, 0, 1, 1]}, schema=schema)
+        pictures = load_pictures(spec, max_bad=0.5)
+        assert reds(pictures) == [0, 1]
+        assert pictures.classes == ("zero", "one", "two")
+        assert pictures.bad == (
+            "x.parquet[2]: the row holds no bytes",
+            "x.parquet[3]: the row holds no bytes",
+        )
+
+    def test_folder_of_files_and_splits(self, tmp_path):
+        for name, numbers in (("train-0", [0, 1]), ("train-1", [2]), ("test-0", [3])):
+            self.table(tmp_path / f"{name}.parquet", {"image": [encoded(i) for i in numbers]})
+        assert reds(load_pictures(f"parquet:{tmp_path}")) == [0, 1, 2]
+        assert reds(load_pictures(f"parquet:{tmp_path}@test")) == [3]
+        assert split_spec(f"parquet:{tmp_path}", "test") == f"parquet:{tmp_path}@test"
+        assert (
+            split_spec(f"parquet:{tmp_path}/train-0.parquet", "test") == f"parquet:{tmp_path}/test-0.parquet"
+        )
+        with pytest.raises(UsageError, match="no split 'ood'; it has: test, train"):
+            open_source(f"parquet:{tmp_path}@ood")
+        with pytest.raises(UsageError, match="no file of that name"):
+            split_spec(f"parquet:{tmp_path}/train-1.parquet", "test")
+
+    def test_what_is_wrong_is_said(self, tmp_path):
+        with pytest.raises(ProsminError, match=r"no column 'image'.*its columns: picture, label"):
+            open_source(self.table(tmp_path / "x.parquet", {"picture": [b""], "label": [0]}))
+        with pytest.raises(ProsminError, match=r"'image' .* holds string; allowed: encoded bytes"):
+            open_source(self.table(tmp_path / "x.parquet", {"image": ["a.jpg"]}))
+        with pytest.raises(ProsminError, match=r"'label' .* is empty in 1 rows of 2"):
+            open_source(self.table(tmp_path / "x.parquet", {"image": [b"", b""], "label": [0, None]}))
+        with pytest.raises(ProsminError, match=r"'label' .* holds double"):
+            open_source(self.table(tmp_path / "x.parquet", {"image": [b""], "label": [0.5]}))
+        with pytest.raises(ProsminError, match="no pictures in parquet"):
+            load_pictures(self.table(tmp_path / "x.parquet", {"image": pa.array([], pa.binary())}))
+        write(tmp_path / "y.parquet", b"not parquet at all")
+        with pytest.raises(ProsminError, match="cannot be read as Parquet"):
+            open_source(f"parquet:{tmp_path}/y.parquet")
+        with pytest.raises(UsageError, match="does not exist"):
+            open_source(f"parquet:{tmp_path}/z.parquet")
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(ProsminError, match=r"no files named \*\.parquet"):
+            open_source(f"parquet:{tmp_path}/empty")
+
+
+class TestWebdataset:
+    def shard(self, path, members: dict[str, bytes]) -> None:
+        with tarfile.open(path, "w") as archive:
+            for name, data in members.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+
+    def test_shards_with_labels(self, tmp_path):
+        for shard in range(3):
+            members = {}
+            for i in range(2):
+                members[f"s/{shard}{i}.cls"] = str(2 * shard + i).encode()
+                members[f"s/{shard}{i}.png"] = encoded(10 * shard + i)
+                members[f"s/{shard}{i}.json"] = b"{}"
+            self.shard(tmp_path / f"train-{shard:04d}.tar", members)
+        pictures = load_pictures(f"webdataset:{tmp_path}/train-{{0000..0002}}.tar")
+        assert reds(pictures) == [0, 1, 10, 11, 20, 21]
+        assert pictures.labels.tolist() == [0, 1, 2, 3, 4, 5]
+        assert pictures.keys[2] == "train-0001.tar/s/10.png"
+        for pattern in (f"{tmp_path}/*.tar", f"{tmp_path}", f"{tmp_path}/train-000{{0,1,2}}.tar"):
+            assert len(open_source(f"webdataset:{pattern}")) == 6
+
+    def test_without_labels_and_long_names(self, tmp_path):
+        name = "x" * 150 + "é"
+        self.shard(
+            tmp_path / "a.tar", {f"{name}.jpg": encoded(7), "folder.v2/1.seg.png": encoded(8), "readme": b"x"}
+        )
+        source = open_source(f"webdataset:{tmp_path}/a.tar")
+        assert source.labels is None
+        assert [source.key(i) for i in range(2)] == [f"a.tar/{name}.jpg", "a.tar/folder.v2/1.seg.png"]
+        assert reds(load_pictures(f"webdataset:{tmp_path}/a.tar")) == [7, 8]
+
+    def test_splits(self, tmp_path):
+        for name in ("train-00", "train-01", "val-00"):
+            self.shard(tmp_path / f"{name}.tar", {"1.png": encoded()})
+        spec = f"webdataset:{tmp_path}/train-{{00..01}}.tar"
+        assert split_spec(spec, "test") == f"webdataset:{tmp_path}/val-*.tar"  # not two shards there
+        assert len(open_source(split_spec(spec, "test"))) == 1
+        with pytest.raises(UsageError, match="no shards of that name"):
+            split_spec(f"webdataset:{tmp_path}/val-00.tar", "train+extra")
+
+    def test_braces(self):
+        assert expand("a{08..11}b{x,y}") == [f"a{n}b{c}" for n in ("08", "09", "10", "11") for c in "xy"]
+
+    def test_what_is_wrong_is_said(self, tmp_path):
+        with pytest.raises(UsageError, match=r"the shard .*a\.tar does not exist"):
+            open_source(f"webdataset:{tmp_path}/a.tar")
+        with pytest.raises(UsageError, match="names no files"):
+            open_source(f"webdataset:{tmp_path}/*.tar")
+        with pytest.raises(UsageError, match="not on this machine"):
+            open_source("webdataset:https://example.org/a.tar")
+        self.shard(tmp_path / "a.tar", {"1.txt": b"x"})
+        with pytest.raises(ProsminError, match="no pictures in the shards"):
+            open_source(f"webdataset:{tmp_path}/a.tar")
+        self.shard(tmp_path / "a.tar", {"1.png": encoded(), "2.png": encoded(), "1.cls": b"3"})
+        with pytest.raises(ProsminError, match=r"1 of 2 pictures .* have no \.cls"):
+            open_source(f"webdataset:{tmp_path}/a.tar")
+        self.shard(tmp_path / "a.tar", {"1.png": encoded(), "1.cls": b"cat"})
+        with pytest.raises(ProsminError, match=r"1\.cls in .* is b'cat'"):
+            open_source(f"webdataset:{tmp_path}/a.tar")
+        write(tmp_path / "b.tar", b"nothing of the kind")
+        with pytest.raises(ProsminError, match="uncompressed tar"):
+            open_source(f"webdataset:{tmp_path}/b.tar")
+
+
+class TestTorchvision:
+    """Small trees in the published layouts; only the checksums of files that are smaller here are lifted."""
+
+    def cifar(self, root, monkeypatch, name: str, folder: str, label_key: str, meta: str, meta_key: str):
+        import torchvision.datasets
+
+        built = {"cifar10": torchvision.datasets.CIFAR10, "cifar100": torchvision.datasets.CIFAR100}[name]
+        for listing in ("train_list", "test_list"):
+            monkeypatch.setattr(built, listing, [[file, None] for file, _ in getattr(built, listing)])
+        monkeypatch.setattr(built, "meta", {**built.meta, "md5": None})
+        pixels = RNG.integers(0, 256, (4, 3072), dtype=np.uint8)
+        for file, _ in built.train_list + built.test_list:
+            content = {"data": pixels, label_key: [3, 1, 0, 2]}
+            write(root / folder / file, pickle.dumps(content))
+        write(root / folder / meta, pickle.dumps({meta_key: ["a", "b", "c", "d"]}))
+        return torch.from_numpy(pixels.reshape(4, 3, 32, 32))
+
+    @pytest.mark.parametrize(
+        ("name", "arguments", "train"),
+        [
+            ("cifar10", ("cifar-10-batches-py", "labels", "batches.meta", "label_names"), 20),
+            ("cifar100", ("cifar-100-python", "fine_labels", "meta", "fine_label_names"), 4),
+        ],
+    )
+    def test_cifar(self, tmp_path, monkeypatch, name, arguments, train):
+        pixels = self.cifar(tmp_path, monkeypatch, name, *arguments)
+        spec = f"torchvision:{name}@{tmp_path}"
+        assert len(open_source(spec)) == train
+        assert split_spec(spec, "test") == f"{spec}@test"
+        pictures = load_pictures(f"{spec}@test")
+        assert torch.equal(pictures.images, pixels)
+        assert pictures.labels.tolist() == [3, 1, 0, 2]
+        assert pictures.classes == ("a", "b", "c", "d")
+        assert pictures.keys[1] == f"{name}[1]"
+
+    def test_svhn(self, tmp_path, monkeypatch):
+        import torchvision.datasets
+        from scipy.io import savemat
+
+        splits = {k: [v[0], v[1], None] for k, v in torchvision.datasets.SVHN.split_list.items()}
+        monkeypatch.setattr(torchvision.datasets.SVHN, "split_list", splits)
+        pixels = RNG.integers(0, 256, (32, 32, 3, 5), dtype=np.uint8)
+        savemat(tmp_path / "test_32x32.mat", {"X": pixels, "y": np.array([[10], [1], [2], [3], [9]])})
+        pictures = load_pictures(f"torchvision:svhn@{tmp_path}@test")
+        assert torch.equal(pictures.images, torch.from_numpy(pixels).permute(3, 2, 0, 1))
+        assert pictures.labels.tolist() == [0, 1, 2, 3, 9]
+        assert pictures.classes == tuple("0123456789")
+
+    def test_flowers(self, tmp_path, monkeypatch):
+        import torchvision.datasets
+        from scipy.io import savemat
+
+        flowers = torchvision.datasets.Flowers102
+        monkeypatch.setattr(flowers, "_file_dict", {k: (v[0], None) for k, v in flowers._file_dict.items()})
+        for i in range(1, 7):
+            write(tmp_path / f"flowers-102/jpg/image_{i:05d}.jpg", number=i)
+        savemat(tmp_path / "flowers-102/imagelabels.mat", {"labels": [[1, 102, 3, 1, 2, 3]]})
+        savemat(tmp_path / "flowers-102/setid.mat", {"trnid": [[4, 1]], "valid": [[2, 3]], "tstid": [[5, 6]]})
+        pictures = load_pictures(f"torchvision:flowers102@{tmp_path}")
+        assert reds(pictures) == [1, 4]
+        assert pictures.labels.tolist() == [0, 0]
+        assert pictures.classes[0] == "pink primrose"
+        assert load_pictures(f"torchvision:flowers102@{tmp_path}@val").labels.tolist() == [101, 2]
+        assert pictures.keys[0].endswith("image_00001.jpg")
+
+    def test_imagenet(self, tmp_path):
+        torch.save(({"n1": ("tench", "Tinca tinca"), "n2": ("goldfish",)}, ["n1"]), tmp_path / "meta.bin")
+        write(tmp_path / "train/n1/a.JPEG", number=1)
+        write(tmp_path / "train/n2/b.JPEG", number=2)
+        write(tmp_path / "val/n1/c.JPEG", number=3)
+        write(tmp_path / "val/n2/d.JPEG", number=4)
+        spec = f"torchvision:imagenet@{tmp_path}"
+        assert reds(load_pictures(spec)) == [1, 2]
+        assert split_spec(spec, "test") == f"{spec}@val"
+        pictures = load_pictures(f"{spec}@val")
+        assert reds(pictures) == [3, 4]
+        assert pictures.labels.tolist() == [0, 1]
+        assert pictures.classes == ("tench", "goldfish")
+
+    def test_inaturalist(self, tmp_path):
+        for number, name in enumerate(["Aves/0/b.jpg", "Aves/0/a.jpg", "Plantae/1/c.jpg", "Plantae/1/d.jpg"]):
+            write(tmp_path / "2018" / name, number=number)
+        spec = f"torchvision:inaturalist2018@{tmp_path}"
+        pictures = load_pictures(spec)
+        assert reds(pictures) == [1, 0, 2, 3]
+        assert pictures.labels.tolist() == [0, 0, 1, 1]
+        assert pictures.classes == ("Aves/0", "Plantae/1")
+        with pytest.raises(ProsminError, match=r"published list .*val2018\.json"):
+            open_source(f"{spec}@val")
+        for split, names in (("train", ["Aves/0/a.jpg", "Plantae/1/d.jpg"]), ("val", ["Plantae/1/c.jpg"])):
+            content = {"images": [{"file_name": f"train_val2018/{name}"} for name in names]}
+            write(tmp_path / f"{split}2018.json", json.dumps(content).encode())
+        assert reds(load_pictures(spec)) == [1, 3]
+        assert reds(load_pictures(split_spec(spec, "test"))) == [2]
+
+    def test_dtd(self, tmp_path):
+        write(tmp_path / "dtd/dtd/images/banded/1.jpg", number=1)
+        write(tmp_path / "dtd/dtd/images/dotted/2.jpg", number=2)
+        write(tmp_path / "dtd/dtd/labels/train1.txt", b"dotted/2.jpg\nbanded/1.jpg\n")
+        pictures = load_pictures(f"torchvision:dtd@{tmp_path}")
+        assert reds(pictures) == [1, 2]
+        assert [pictures.classes[i] for i in pictures.labels] == ["banded", "dotted"]
+
+    def test_every_set_can_be_built_as_the_table_says(self):
+        import inspect
+
+        from prosmin.data.torchvision_sets import known_sets
+
+        for name, known in known_sets().items():
+            accepted = inspect.signature(known.build.__init__).parameters
+            if "kwargs" not in accepted:  # ImageNet hands all of them on
+                assert ("loader" in accepted) == known.files, name
+            for arguments in known.splits.values():
+                assert set(arguments) | set(known.always) <= set(accepted), name
+
+    def test_what_is_wrong_is_said(self, tmp_path):
+        with pytest.raises(
+            UsageError, match="no torchvision set 'cifar11' here; there are: cifar10, cifar100"
+        ):
+            open_source(f"torchvision:cifar11@{tmp_path}")
+        with pytest.raises(UsageError, match="names no folder; write torchvision:cifar10@ROOT"):
+            open_source("torchvision:cifar10")
+        with pytest.raises(UsageError, match="no split 'val'; it has: train, test"):
+            open_source(f"torchvision:cifar10@{tmp_path}@val")
+        with pytest.raises(ProsminError, match=r"import CIFAR10; CIFAR10\('.*', download=True\)"):
+            open_source(f"torchvision:cifar10@{tmp_path}")
+        with pytest.raises(ProsminError, match=r"does not exist.*version='2018', download=True"):
+            open_source(f"torchvision:inaturalist2018@{tmp_path}/missing")
+        assert not (tmp_path / "missing").exists()
+        with pytest.raises(ProsminError, match=r"ILSVRC2012_devkit_t12.*folder:"):
+            open_source(f"torchvision:imagenet@{tmp_path}")
+        with pytest.raises(UsageError, match="has no splits"):
+            split_spec(f"torchvision:eurosat@{tmp_path}", "test")
+
+
+class TestHuggingFace:
+    def test_missing_package_is_named(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "datasets", None)
+        with pytest.raises(ProsminError, match=re.escape("pip install 'prosmin[datasets]'")):
+            open_source("hf:cifar10")
+
+    def test_other_split(self):
+        assert split_spec("hf:owner/name@train", "test") == "hf:owner/name@test"
+
+    @pytest.mark.filterwarnings("ignore")  # of the package's own making
+    def test_saved_data_sets(self, tmp_path):
+        datasets = pytest.importorskip("datasets")
+        features = datasets.Features(
+            {
+                "img": datasets.Image(),
+                "fine": datasets.ClassLabel(names=["a", "b"]),
+                "note": datasets.Value("string"),
+            }
+        )
+
+        def rows(numbers):
+            content = {
+                "img": [{"bytes": encoded(i), "path": None} for i in numbers],
+                "fine": [i % 2 for i in numbers],
+            }
+            return datasets.Dataset.from_dict({**content, "note": ["x"] * len(numbers)}, features=features)
+
+        datasets.DatasetDict({"train": rows([1, 2, 3]), "test": rows([4])}).save_to_disk(
+            str(tmp_path / "both")
+        )
+        rows([5, 6]).save_to_disk(str(tmp_path / "one"))
+        pictures = load_pictures(f"hf:{tmp_path}/both")
+        assert reds(pictures) == [1, 2, 3]
+        assert pictures.labels.tolist() == [1, 0, 1]
+        assert pictures.classes == ("a", "b")
+        assert reds(load_pictures(split_spec(f"hf:{tmp_path}/both", "test"))) == [4]
+        assert reds(load_pictures(f"hf:{tmp_path}/one")) == [5, 6]
+        with pytest.raises(UsageError, match="no split 'ood'; it has: train, test"):
+            open_source(f"hf:{tmp_path}/both@ood")
+        with pytest.raises(ProsminError, match="cannot be loaded"):
+            open_source(f"hf:{tmp_path}/missing")
+        datasets.Dataset.from_dict({"text": ["x"]}).save_to_disk(str(tmp_path / "text"))
+        with pytest.raises(ProsminError, match="no column of type Image; its columns: text"):
+            open_source(f"hf:{tmp_path}/text")
