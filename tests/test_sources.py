@@ -206,7 +206,7 @@ class TestBadPictures:
         def refuse(path, mode):
             if path.name == "0.png":
                 raise PermissionError(13, "Permission denied")
-            return io.open(path, mode)
+            return path.open(mode)
 
         monkeypatch.setattr("prosmin.data.folder.open", refuse, raising=False)
         pictures = load_pictures(f"folder:{tmp_path}", max_bad=0.5)

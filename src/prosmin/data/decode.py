@@ -180,6 +180,37 @@ def _orientation(data: bytes) -> int:
     try:
         with Image.open(io.BytesIO(data)) as image:
             return int(image.getexif().get(0x0112, 1))
+    except (OSError, SyntaxError, ValueError):
+        return 1
+
+
+def _check_pixels(height: int, width: int) -> None:
+    if height * width > MAX_PIXELS:
+        raise PictureError(f"{width} x {height} pixels, above the limit of {MAX_PIXELS:,} in all")
+
+
+def _decode_with_pillow(data: bytes, *, draft: bool = False) -> Tensor:
+    """With `draft` a JPEG is decoded at a half, a quarter or an eighth, the least that fills the bounds."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            _check_pixels(image.height, image.width)
+            if draft:
+                image.draft(None, bounded_size(image.height, image.width)[::-1])
+            image.load()
+            upright = ImageOps.exif_transpose(image)
+            if upright.mode.startswith("I;16"):
+                return _to_uint8(torch.from_numpy(np.array(upright, dtype=np.uint16)).expand(3, -1, -1))
+            if upright.mode in ("I", "F"):
+                raise PictureError(f"32-bit pixels ({upright.mode}) have no agreed white")
+            if upright.mode == "P" and "transparency" in upright.info:
+                upright = upright.convert(
+                    "RGBA"
+                )  # Pillow warns when it drops a palette's transparency itself
+            return _from_pillow(upright.convert("RGB"))
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise PictureError(f"above the limit of {MAX_PIXELS:,} pixels") from None
+    except Image.UnidentifiedImageError:
+        raise PictureError("not a picture in any known format") from None
     except (PictureError, MemoryError):
         raise
     except Exception as error:  # Pillow's plugins leave with nearly anything when a file is damaged

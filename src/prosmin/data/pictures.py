@@ -146,8 +146,8 @@ def check_bad(bad: list[str], *, total: int, max_bad: float, spec: str) -> None:
         shown = "".join(f"\n  {line}" for line in bad[:20])
         more = "\n  ..." if len(bad) > 20 else ""
         raise ProsminError(
-            f"At least {len(bad)} of {total} pictures in {spec} cannot be read, more than the share of {max_bad:g} "
-            f"that data.max_bad allows. Mend or remove them, or raise data.max_bad:{shown}{more}"
+            f"At least {len(bad)} of {total} pictures in {spec} cannot be read, more than the share of "
+            f"{max_bad:g} that data.max_bad allows. Mend or remove them, or raise data.max_bad:{shown}{more}"
         )
 
 
