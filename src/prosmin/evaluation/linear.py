@@ -1,0 +1,150 @@
+"""The linear probe: logistic regression on standardised, frozen features, everything chosen within train.
+
+The l2 and the temperature are chosen on labels the fitted model did not see; then all of train is fitted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from prosmin.errors import ProsminError
+from prosmin.evaluation.calibration import classification_metrics, fit_temperature, temperature_scale
+from prosmin.evaluation.logistic import Problem, Solution, prepare, solve
+from prosmin.evaluation.subsets import deal_folds, held_out_tenth
+
+L2_GRID = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+"""Strengths tried, in  mean cross-entropy + l2 / 2 * |weight|^2;  scikit-learn's C is 1 / (l2 * N)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearProbe:
+    """A fitted probe: weight (C, D) and bias (C,) for features standardised with mean (D,) and std (D,).
+
+    `held_out` are the metrics, before the temperature, on the labels the choices were made on;
+    `path` is the NLL there for each l2 tried.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    std: Tensor
+    l2: float
+    temperature: float
+    held_out: dict[str, float]
+    path: dict[float, float]
+
+    def logits(self, features: Tensor) -> Tensor:
+        """(N, D) -> (N, C)."""
+        return F.linear((features.float() - self.mean) / self.std, self.weight, self.bias)
+
+    def probabilities(self, features: Tensor, *, calibrated: bool = False) -> Tensor:
+        """(N, D) -> (N, C); with `calibrated` the logits are first divided by the temperature."""
+        return temperature_scale(self.logits(features), self.temperature if calibrated else 1.0)
+
+
+def linear_probe(
+    train_features: Tensor,
+    train_labels: Tensor,
+    *,
+    classes: int,
+    seed: int,
+    l2_grid: Sequence[float] = L2_GRID,
+    folds: int | None = None,
+) -> LinearProbe:
+    """Fit a probe on features (N, D) and labels (N,) from 0 to classes - 1.
+
+    l2 and temperature are those of least NLL on the fixed held-out tenth. Where a tenth is a handful of
+    labels (low-shot), `folds` = 5 instead predicts every label with the model of the other four folds.
+    """
+    labels = train_labels.to(train_features.device)
+    _check(train_features, labels, classes)
+    masks = _held_out_masks(labels, folds, seed)
+    whole = prepare(train_features, labels, classes=classes)
+    # A part of train has nearly the axes of the whole; they set the pace of a fit, never its answer.
+    problems = [
+        prepare(train_features[~mask], labels[~mask], classes=classes, axes=whole.axes) for mask in masks
+    ]
+    path, logits = _choose_l2(problems, train_features, labels, masks, l2_grid=l2_grid)
+    l2 = min(path, key=path.__getitem__)
+    weight, bias = solve(whole, l2)
+    unseen = torch.cat([labels[mask] for mask in masks])
+    return LinearProbe(
+        weight=weight.float(),
+        bias=bias.float(),
+        mean=whole.mean.float(),
+        std=whole.std.float(),
+        l2=l2,
+        temperature=fit_temperature(logits, unseen),
+        held_out=classification_metrics(torch.softmax(logits, dim=1), unseen, seed=seed),
+        path=path,
+    )
+
+
+def _choose_l2(
+    problems: list[Problem],
+    features: Tensor,
+    labels: Tensor,
+    masks: list[Tensor],
+    *,
+    l2_grid: Sequence[float],
+) -> tuple[dict[float, float], Tensor]:
+    """The held-out NLL of each l2, from strong to weak, and the held-out logits (n, C) of the best."""
+    starts: Sequence[Solution | None] = [None] * len(masks)
+    unseen = torch.cat([labels[mask] for mask in masks])
+    path: dict[float, float] = {}
+    best = features.new_zeros(len(unseen), problems[0].classes)
+    rises = 0
+    for l2 in sorted(l2_grid, reverse=True):
+        # Each fit starts from the stronger one before it.
+        solutions = [solve(p, l2, start=s) for p, s in zip(problems, starts, strict=True)]
+        parts = zip(problems, solutions, masks, strict=True)
+        logits = torch.cat([_logits(p, s, features[mask]) for p, s, mask in parts])
+        path[l2] = F.cross_entropy(logits, unseen).item()
+        best, rises = (logits, 0) if path[l2] == min(path.values()) else (best, rises + 1)
+        if rises == 2:
+            break  # well past the minimum, and the weakest fits are the slowest
+        starts = solutions
+    return path, best
+
+
+def _logits(problem: Problem, solution: Solution, features: Tensor) -> Tensor:
+    return F.linear((features.double() - problem.mean) / problem.std, *solution)
+
+
+def _held_out_masks(labels: Tensor, folds: int | None, seed: int) -> list[Tensor]:
+    """The pictures each choosing model does not see: the tenth, or one fold after the other."""
+    if folds is None:
+        masks = [held_out_tenth(labels, seed=seed)]
+    else:
+        fold = deal_folds(labels, folds, seed=seed)
+        masks = [fold == i for i in range(folds)]
+    if any(not bool(mask.any()) for mask in masks):
+        raise ProsminError(
+            f"{len(labels)} labels leave none to choose the probe's strength on; "
+            "give every class two labels or more."
+        )
+    return masks
+
+
+def _check(features: Tensor, labels: Tensor, classes: int) -> None:
+    if features.ndim != 2 or labels.shape != features.shape[:1]:
+        raise ProsminError(
+            f"The features have shape {tuple(features.shape)} and the labels {tuple(labels.shape)}; "
+            "allowed: (N, D) and (N,)."
+        )
+    if not bool(torch.isfinite(features).all()):
+        raise ProsminError("The features hold values that are not finite; is the checkpoint sound?")
+    present = torch.unique(labels).tolist()
+    if present != list(range(classes)):
+        raise ProsminError(
+            f"The train labels hold {len(present)} classes ({_some(present)}), but {classes} are expected; "
+            f"allowed: each from 0 to {classes - 1} at least once. Do both splits have the same classes?"
+        )
+
+
+def _some(values: list[int]) -> str:
+    shown = ", ".join(str(v) for v in values[:5])
+    return shown + (", ..." if len(values) > 5 else "")
