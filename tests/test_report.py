@@ -16,7 +16,7 @@ from prosmin.report import write_report
 from prosmin.report.axes import nice_step, round_axis, tight_axis
 from prosmin.report.calibration import reading
 from prosmin.report.charts import Curve, Words, line_chart
-from prosmin.report.glossary import METRICS, best, duration, metric, number, percent
+from prosmin.report.glossary import METRICS, apart, best, duration, metric, number, percent
 from prosmin.report.health import judge
 from prosmin.report.histograms import common_edges
 from prosmin.report.ood import roc
@@ -282,6 +282,12 @@ def test_rounding():
     ]
 
 
+def test_close_numbers_are_told_apart():
+    assert apart([-2.9741, -2.9712]) == ["−2.9741", "−2.9712"]
+    assert apart([1.2, 104.0, float("nan")]) == ["1.20", "104.00", "–"]
+    assert apart([3.0]) == ["3.00"]
+
+
 def test_best_counts_what_rounds_alike():
     assert best([0.80001, 0.80002, 0.5, None], METRICS["top1"]) == [True, True, False, False]
     assert best([0.3, 0.1, 0.2], METRICS["nll"]) == [False, True, False]
@@ -342,6 +348,19 @@ def test_roc_agrees_with_scikit_learn():
     truth = np.r_[np.zeros(300), np.ones(200)]
     assert auc(alarms, hits) == pytest.approx(roc_auc_score(truth, np.r_[inside, outside]), abs=1e-12)
     assert (alarms[0], hits[0], alarms[-1], hits[-1]) == (0, 0, 1, 1)
+
+
+def test_an_uncertainty_that_does_not_help_is_called_so(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    assert "does not help here" not in page_of([run], tmp_path).text
+    result = json.loads((run / "results" / "uncertainty.json").read_text())
+    result["curves"]["risk_coverage"] = {"coverage": [0.1, 0.5, 1.0], "risk": [0.5, 0.4, 0.3]}
+    (run / "results" / "uncertainty.json").write_text(json.dumps(result))
+    assert (
+        "Error 40.0 % among the surest half, 30.0 % among all: the uncertainty does not"
+        in page_of([run], tmp_path).text
+    )
 
 
 def test_risk_references_of_a_known_case():

@@ -133,6 +133,14 @@ def number(value: float) -> str:
     return text.replace("-", "−")
 
 
+def apart(values: Sequence[float]) -> list[str]:
+    """Numbers with one count of decimals, enough to tell a tenth of their range."""
+    known = [v for v in values if math.isfinite(v)]
+    span = max(known) - min(known) if known else 0.0
+    digits = min(6, max(2, 1 - math.floor(math.log10(span)))) if span > 0 else 2
+    return [f"{v:.{digits}f}".replace("-", "−") if math.isfinite(v) else "–" for v in values]
+
+
 def percent(value: float) -> str:
     """A share as per cent with one decimal."""
     return f"{100 * value:.1f} %".replace("-", "−") if math.isfinite(value) else "–"

@@ -95,7 +95,9 @@ def _scale(run: Run) -> Finding | None:
         return Finding(status="bad", text=text)
     if ratio < NARROW_SCALE:
         return Finding(status="watch", text=f"The uncertainty all but vanished: {said}.")
-    return Finding(status="good", text=f"The uncertainty is at work: {said}.")
+    low, high = _ends(run, "scale_min"), _ends(run, "scale_max")
+    within = f", from {number(low[1])} to {number(high[1])} within a batch" if low and high else ""
+    return Finding(status="good", text=f"{said[0].upper()}{said[1:]}{within}.")
 
 
 def _accuracy(run: Run) -> Finding | None:

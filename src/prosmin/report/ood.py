@@ -7,7 +7,7 @@ import numpy as np
 from prosmin.report.axes import unit_axis
 from prosmin.report.blocks import Block, Cell, Figure, Fold, Missing, Row, Section, Table
 from prosmin.report.charts import Curve, Words, line_chart, series
-from prosmin.report.glossary import best, metric, number, percent
+from prosmin.report.glossary import apart, best, metric, number, percent
 from prosmin.report.glossary import score as score_name
 from prosmin.report.histograms import two_groups
 from prosmin.report.runs import Run, numbers
@@ -96,7 +96,7 @@ def score_figure(run: Run, i: int, name: str, score: str, *, named: bool) -> Fig
     title = f"{score_name(score)} on {name}" + (f", {run.name}" if named else "")
     auroc = sets(run).get(name, {}).get(score, {}).get("auroc")
     said = f"AUROC {number(auroc)}. " if auroc is not None else ""
-    middle = [number(float(np.median(scores))) for scores in (inside, outside)]
+    middle = apart([float(np.median(scores)) for scores in (inside, outside)])
     said += f"Median {middle[0]} for familiar pictures, {middle[1]} for {name}."
     names = list(sets(run))
     scores = sorted({s for values in sets(run).values() for s in values})

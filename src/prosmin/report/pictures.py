@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from prosmin.report.blocks import Block, Cell, Gallery, Missing, Picture, Row, Section, Table
-from prosmin.report.glossary import number
+from prosmin.report.glossary import apart
 from prosmin.report.runs import Arrays, Run
 
 MOST = 24  # pictures a gallery
@@ -50,7 +50,8 @@ def gallery(run: Run, i: int, kind: str, *, named: bool) -> Gallery | None:
     if not len(chosen):
         return None
     title, reading = KINDS[kind]
-    shown = [picture(arrays, j) for j in chosen]
+    values = apart([float(arrays["thumbnail_uncertainty"][j]) for j in chosen])
+    shown = [picture(arrays, j, value) for j, value in zip(chosen, values, strict=True)]
     rows: list[Row] = [[Cell(p.key, head=True), p.label, p.value] for p in shown]
     return Gallery(
         id=f"gallery-{i}-{kind}",
@@ -77,14 +78,14 @@ def order(arrays: Arrays, kind: str) -> np.ndarray:
     return at[np.argsort(values if kind == "certain" else -values, kind="stable")][:MOST]
 
 
-def picture(arrays: Arrays, j: int) -> Picture:
+def picture(arrays: Arrays, j: int, value: str) -> Picture:
     """One thumbnail with its words."""
     pixels = arrays["thumbnails"][j]
     return Picture(
         uri=data_uri(pixels),
         label=str(arrays["thumbnail_label"][j]) or str(arrays["thumbnail_key"][j]),
         key=str(arrays["thumbnail_key"][j]),
-        value=number(float(arrays["thumbnail_uncertainty"][j])),
+        value=value,
         pixelated=max(pixels.shape[:2]) <= COARSE,
     )
 

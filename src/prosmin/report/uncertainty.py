@@ -8,7 +8,7 @@ import numpy as np
 from prosmin.report.axes import share_axis, unit_axis
 from prosmin.report.blocks import Block, Cell, Figure, Missing, Row, Section, Table
 from prosmin.report.charts import Curve, Words, line_chart, series
-from prosmin.report.glossary import number, percent
+from prosmin.report.glossary import apart, number, percent
 from prosmin.report.histograms import two_groups
 from prosmin.report.runs import Run
 
@@ -82,7 +82,8 @@ def risk_figure(runs: Sequence[Run]) -> Figure | None:
         ]
     said = " ".join(
         (f"{run.name}: error" if len(runs) > 1 else "Error")
-        + f" {percent(at(c, 0.5))} among the surest half, {percent(at(c, 1.0))} among all."
+        + f" {percent(at(c, 0.5))} among the surest half, {percent(at(c, 1.0))} among all"
+        + ("." if at(c, 0.5) < at(c, 1.0) else ": the uncertainty does not help here.")
         for _, run, c in having
     )
     words = Words(
@@ -127,8 +128,8 @@ def split_figure(run: Run, i: int, *, named: bool) -> Figure | None:
     title = "Uncertainty by outcome" + (f", {run.name}" if named else "")
     auroc = run.metrics("uncertainty").get("r_auroc")
     said = f"R-AUROC {number(auroc)}: " if auroc is not None else ""
-    said += f"median {number(float(np.median(values[right])))} where the nearest neighbour is right, "
-    said += f"{number(float(np.median(values[~right])))} where it is wrong."
+    middle = apart([float(np.median(values[right])), float(np.median(values[~right]))])
+    said += f"median {middle[0]} where the nearest neighbour is right, {middle[1]} where it is wrong."
     words = Words(id=f"split-{i}", title=title, desc=said, x="uncertainty", y="share of pictures")
     chart, table = two_groups(
         words, [("right neighbour", values[right], "s0"), ("wrong neighbour", values[~right], "s1")]
