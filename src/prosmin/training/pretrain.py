@@ -8,7 +8,7 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from prosmin.config import Config
-from prosmin.data.feed import open_feed
+from prosmin.data.feed import Feed, open_feed
 from prosmin.encoder import read_card, save_encoder
 from prosmin.errors import ProsminError, UsageError
 from prosmin.methods import build_method
@@ -26,29 +26,39 @@ def pretrain(config: Config, out: Path) -> Path:
     fabric.launch()
     if config.training.batch_size % fabric.world_size:
         raise UsageError(f"training.batch_size is {config.training.batch_size}, which {fabric.world_size} processes cannot share evenly.")
-    if fabric.is_global_zero:
-        run.open(config)
-    fabric.barrier()
     try:
-        _pretrain(fabric, config, run)
+        if run.config_file.exists():
+            _open(fabric, run, config)
+            if is_finished(run, config):
+                _say(fabric, f"{run.path} has finished already.")
+                return run.path
+        feed, order = _pictures(fabric, config)  # before a new folder is made: bad pictures leave nothing behind
+        _open(fabric, run, config)
+        _train(fabric, config, run, feed, order)
     finally:
         run.close()
     return run.path
 
 
-def _pretrain(fabric: Fabric, config: Config, run: RunFolder) -> None:
-    training = config.training
-    if is_finished(run, config):
-        _say(fabric, f"{run.path} has finished already.")
-        return
-    feed = open_feed(config.data.spec, device=fabric.device, max_bad=config.data.max_bad)
-    if len(feed) < training.batch_size:
-        raise ProsminError(
-            f"{config.data.spec} has {len(feed)} pictures, fewer than training.batch_size {training.batch_size}. Give a smaller batch size."
-        )
-    order = Order(len(feed), batch_size=training.batch_size, seed=training.seed)
-    steps = training.epochs * order.steps_per_epoch
+def _open(fabric: Fabric, run: RunFolder, config: Config) -> None:
+    if fabric.is_global_zero:
+        run.open(config)
+    fabric.barrier()
 
+
+def _pictures(fabric: Fabric, config: Config) -> tuple[Feed, Order]:
+    size = config.training.batch_size
+    feed = open_feed(config.data.spec, device=fabric.device, max_bad=config.data.max_bad)
+    if len(feed) < size:
+        raise ProsminError(
+            f"{config.data.spec} has {len(feed)} pictures, fewer than training.batch_size {size}. Give a smaller batch size."
+        )
+    return feed, Order(len(feed), batch_size=size, seed=config.training.seed)
+
+
+def _train(fabric: Fabric, config: Config, run: RunFolder, feed: Feed, order: Order) -> None:
+    steps = config.training.epochs * order.steps_per_epoch
+    last = min(steps, config.training.max_steps or steps)
     method = build_method(config)
     if config.compute.compile:
         for part in method.children():
@@ -58,8 +68,8 @@ def _pretrain(fabric: Fabric, config: Config, run: RunFolder) -> None:
     start = _resume(fabric, run, model.module, optimizer)
 
     done = train(fabric, config, run, feed, order, model, optimizer, start=start, steps=steps)
-    if done < min(steps, training.max_steps or steps):
-        raise ProsminError(f"Stopped at step {done} of {steps} as asked; the checkpoint is saved. The same command continues.")
+    if done < last:
+        raise ProsminError(f"Stopped at step {done} of {last} as asked; the checkpoint is saved. The same command continues.")
     if fabric.is_global_zero:
         save_encoder(model.module, config, run.path, step=done, steps=steps)
         for key in feed.bad:

@@ -71,6 +71,8 @@ class RunFolder:
             write_text(self.config_file, configs.to_yaml(config))
 
     def _take_lock(self) -> None:
+        if self._lock is not None:
+            return
         lock = (self.path / ".lock").open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,87 @@
+"""The command: statuses and sentences, no traceback, nothing half-written."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from prosmin.cli import main
+
+
+def run(capsys, *arguments):
+    status = main(list(arguments))
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "parts"),
+    [
+        ([], 2, ["COMMAND"]),
+        (["train"], 2, ["train", "pretrain"]),
+        (["pretrain", "--recipe", "demmo"], 2, ["demmo", "demo"]),
+        (["pretrain", "--recipe", "demo", "--training.epocs", "3"], 2, ["epocs", "Did you mean epochs?"]),
+        (["pretrain", "--recipe", "demo", "--training.epochs"], 2, ["--training.epochs needs a value"]),
+        (["pretrain", "--recipe", "demo", "--loss.lam", "1.5"], 2, ["lam", "1.5"]),
+        (["pretrain", "--recipe", "demo", "--loss.lam", "0.3"], 2, ["0.3", "loss.force"]),
+        (["pretrain", "--config", "nowhere.yaml"], 2, ["nowhere.yaml"]),
+        (["pretrain", "--recipe", "demo", "stray"], 2, ["'stray'"]),
+        (["evaluate", "nowhere"], 1, ["nowhere", "not a run folder"]),
+        (["recipes", "--training.epochs", "3"], 2, ["recipes", "does not take"]),
+        (["report", "nowhere"], 1, ["nowhere"]),
+    ],
+)
+def test_wrong_use_is_one_sentence(capsys, tmp_path, monkeypatch, arguments, status, parts):
+    monkeypatch.chdir(tmp_path)
+    found, _, err = run(capsys, *arguments)
+    assert found == status
+    assert err.startswith("prosmin: ")
+    assert "Traceback" not in err
+    for part in parts:
+        assert part in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_empty_and_missing_pictures_leave_nothing_behind(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    for spec, part in (("folder:empty", "empty"), ("folder:missing", "missing"), ("ftp:somewhere", "ftp")):
+        status, _, err = run(capsys, "pretrain", "--recipe", "demo", "--data", spec, "--out", "run")
+        assert status in (1, 2)
+        assert part in err
+    assert [p.name for p in tmp_path.iterdir()] == ["empty"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_no_write_permission_is_a_sentence(capsys, tmp_path):
+    tmp_path.chmod(0o500)
+    status, _, err = run(capsys, "pretrain", "--recipe", "demo", "--out", str(tmp_path / "run"))
+    assert status == 1
+    assert "cannot be used" in err
+
+
+def test_a_file_in_the_place_of_the_run_folder_is_a_sentence(capsys, tmp_path):
+    (tmp_path / "run").write_text("mine")
+    status, _, err = run(capsys, "pretrain", "--recipe", "demo", "--out", str(tmp_path / "run"))
+    assert status == 1
+    assert "cannot be used" in err
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_recipes_are_listed_with_their_headers(capsys):
+    status, out, _ = run(capsys, "recipes")
+    assert status == 0
+    assert "demo: " in out
+
+
+def test_help_lists_every_field(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["pretrain", "--help"])
+    assert left.value.code == 0
+    assert "--loss.lam (default 0.5)" in capsys.readouterr().out
+
+
+def test_the_module_is_the_same_command():
+    done = subprocess.run([sys.executable, "-m", "prosmin", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("prosmin 0.")

@@ -1,0 +1,158 @@
+"""A run: what it leaves, that it continues to the same bits, and what it says when it cannot."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from prosmin import config as configs
+from prosmin.encoder import load
+from prosmin.errors import ProsminError
+from prosmin.training import checkpoints
+from prosmin.training.pretrain import pretrain
+
+VOLATILE = {"images_per_second", "memory_mib"}
+
+
+def metrics(run):
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name not in VOLATILE} for row in rows]
+
+
+def assert_same_run(one, other):
+    first, second = load_file(one / "encoder.safetensors"), load_file(other / "encoder.safetensors")
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+    assert metrics(one) == metrics(other)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Six steps in one go."""
+    from conftest import TINY
+
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    return pretrain(configs.resolve(recipe="demo", overrides=TINY), run)
+
+
+def test_a_run_leaves_what_the_contract_names(undisturbed, tiny):
+    assert configs.build(configs.read_yaml(undisturbed / "config.yaml")) == tiny()
+    assert [p.name for p in sorted((undisturbed / "checkpoints").iterdir())] == ["step-00000004", "step-00000006"]
+    rows = metrics(undisturbed)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    for name in ("loss", "lr", "grad_norm", "target_std", "feature_rank", "scale_mean", "scale_min", "scale_max"):
+        assert all(isinstance(row[name], float) for row in rows), name
+    card = json.loads((undisturbed / "encoder.json").read_text())
+    assert card["step"] == 6
+    assert card["hash"]
+
+
+def test_stopped_and_continued_is_the_same_run(undisturbed, tmp_path, tiny):
+    run = tmp_path / "run"
+    pretrain(tiny(training__max_steps="3"), run)
+    pretrain(tiny(), run)
+    assert_same_run(undisturbed, run)
+
+
+def test_a_finished_run_is_not_repeated(undisturbed, tmp_path, tiny, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    before = (run / "encoder.safetensors").stat().st_mtime_ns
+    pretrain(tiny(), run)
+    assert "finished already" in capsys.readouterr().out
+    assert (run / "encoder.safetensors").stat().st_mtime_ns == before
+
+
+def _cut(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("harm", [_cut, _flip, lambda path: path.unlink()], ids=["cut", "flipped", "missing"])
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(undisturbed, tmp_path, tiny, capsys, harm, file):
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    (run / "encoder.json").unlink()
+    (run / "encoder.safetensors").unlink()
+    if file == "state.json" and harm is _flip:
+        (run / "checkpoints/step-00000006/state.json").write_text('{"step": 6, "files": {"model.safetensors": "00"}}')
+    else:
+        harm(run / "checkpoints/step-00000006" / file)
+    pretrain(tiny(), run)
+    captured = capsys.readouterr()
+    assert "step-00000006 is damaged" in captured.err
+    assert "from step 4" in captured.out
+    assert_same_run(undisturbed, run)
+
+
+def test_another_configuration_is_refused_with_the_difference(undisturbed, tiny):
+    with pytest.raises(ProsminError, match=r"optimizer.lr: 0.001 -> 0.5"):
+        pretrain(tiny(optimizer__lr="0.5"), undisturbed)
+
+
+def test_too_few_pictures_are_refused(tmp_path, tiny):
+    with pytest.raises(ProsminError, match="fewer than training.batch_size 99999"):
+        pretrain(tiny(training__batch_size="99999"), tmp_path / "run")
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path, tiny, monkeypatch):
+    from prosmin.methods.prosmin import ProSMIN
+
+    score = ProSMIN.score
+
+    def poisoned(self, mean, scale, target, draws):
+        losses = score(self, mean, scale, target, draws)
+        return torch.where(torch.arange(len(losses)) == 5, losses / 0.0, losses) if draws.step == 4 else losses
+
+    monkeypatch.setattr(ProSMIN, "score", poisoned)
+    run = tmp_path / "run"
+    with pytest.raises(ProsminError, match=r"Step 4 was not applied: its loss is not finite for 1 pictures: .+"):
+        pretrain(tiny(), run)
+    checkpoint, damaged = checkpoints.load_newest(run / "checkpoints")
+    assert checkpoint.step == 4
+    assert not damaged
+    assert all(bool(torch.isfinite(t).all()) for t in checkpoint.model.values())
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoint_whole(tmp_path, tiny, monkeypatch):
+    run = tmp_path / "run"
+    pretrain(tiny(training__max_steps="2"), run)
+    real = checkpoints.save_file
+
+    def full(tensors, path):
+        if "optimizer" in str(path):
+            raise OSError(28, "No space left on device")
+        real(tensors, path)
+
+    monkeypatch.setattr(checkpoints, "save_file", full)
+    with pytest.raises(ProsminError, match=r"step 4 cannot be written.*No space left.*step-00000002 is whole"):
+        pretrain(tiny(), run)
+    assert [p.name for p in (run / "checkpoints").iterdir()] == ["step-00000002"]
+
+
+def test_the_encoder_of_a_run_loads_and_refuses_a_changed_file(undisturbed, tmp_path):
+    images = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    encoder = load(undisturbed)
+    features, mean, scale = encoder(images)
+    assert (features.shape, mean.shape, scale.shape) == ((3, 64), (3, 24), (3, 24))
+    assert encoder.uncertainty(images).shape == (3,)
+    with pytest.raises(ProsminError, match="fit_reference"):
+        encoder.ood_score(images)
+    with pytest.raises(ProsminError, match=r"uint8 \(N, 3, H, W\)"):
+        encoder(images.float())
+    copy = tmp_path / "copy"
+    shutil.copytree(undisturbed, copy)
+    _flip(copy / "encoder.safetensors")
+    with pytest.raises(ProsminError, match="does not fit its card"):
+        load(copy)
+    with pytest.raises(ProsminError, match="not a run folder"):
+        load(tmp_path / "nothing")
