@@ -260,8 +260,8 @@ class TestPictures:
         assert pictures.subset(torch.arange(len(pictures)).flip(0)).content_hash() != pictures.content_hash()
 
     def test_more_than_memory_is_refused(self, monkeypatch):
-        monkeypatch.setattr("prosmin.data.pictures.available_memory", lambda: 1_000_000)
-        with pytest.raises(ProsminError, match="more than half of the free memory"):
+        monkeypatch.setattr("prosmin.data.pictures.main_memory", lambda: 1_000_000)
+        with pytest.raises(ProsminError, match="more than a third of the memory"):
             load_pictures("photos")
 
 
@@ -565,7 +565,7 @@ class TestHuggingFace:
         assert split_spec("hf:owner/name@train", "test") == "hf:owner/name@test"
 
     @pytest.mark.filterwarnings("ignore")  # of the package's own making
-    def test_saved_data_sets(self, tmp_path):
+    def test_saved_data_sets(self, tmp_path, monkeypatch):
         datasets = pytest.importorskip("datasets")
         features = datasets.Features(
             {
@@ -594,6 +594,14 @@ class TestHuggingFace:
         assert reds(load_pictures(f"hf:{tmp_path}/one")) == [5, 6]
         with pytest.raises(UsageError, match="no split 'ood'; it has: train, test"):
             open_source(f"hf:{tmp_path}/both@ood")
+        with pytest.raises(UsageError, match="no split 'test'; it has no splits"):
+            open_source(f"hf:{tmp_path}/one@test")
+        for split, numbers in (("train", [7]), ("validation", [8, 9])):
+            (tmp_path / "files").mkdir(exist_ok=True)
+            rows(numbers).to_parquet(str(tmp_path / f"files/{split}-0.parquet"))
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+        assert reds(load_pictures(f"hf:{tmp_path}/files")) == [7]
+        assert reds(load_pictures(split_spec(f"hf:{tmp_path}/files", "test"))) == [8, 9]
         with pytest.raises(ProsminError, match="cannot be loaded"):
             open_source(f"hf:{tmp_path}/missing")
         datasets.Dataset.from_dict({"text": ["x"]}).save_to_disk(str(tmp_path / "text"))

@@ -7,7 +7,6 @@ give the same pictures for the same order: an unreadable picture is replaced by 
 read.
 """
 
-import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -23,11 +22,12 @@ from prosmin.data.decode import PictureError, bounded, decode_batch
 from prosmin.data.pictures import (
     Pictures,
     TooLargeError,
-    available_memory,
     check_bad,
     check_not_empty,
     load_source,
+    main_memory,
     read_picture,
+    worker_count,
 )
 from prosmin.data.sources import Source, open_source
 from prosmin.errors import ProsminError
@@ -81,7 +81,7 @@ def open_feed(
     source = open_source(spec)
     check_not_empty(source)
     device = torch.device(device)
-    limit = min(memory_limit, available_memory() // 3)  # decoding needs the pictures twice for a moment
+    limit = min(memory_limit, main_memory() // 3)  # packing needs the pictures twice for a moment
     try:
         pictures, places = load_source(source, max_bad=max_bad, limit=limit)
     except TooLargeError:
@@ -129,6 +129,8 @@ class StreamFeed:
         self._device = device
         self._max_bad = max_bad
         self._nvjpeg = nvjpeg and device.type == "cuda"
+        # One stream for all copies: the allocator keeps freed memory apart for every stream.
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._bad: dict[int, str] = {}
         self._lock = threading.Lock()
 
@@ -149,7 +151,7 @@ class StreamFeed:
         """One batch for each order, an int64 tensor of picture numbers, decoded ahead of its use."""
         stop = threading.Event()
         # Two batches are put together at a time: while one is packed, the decoders work on the next.
-        workers = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="prosmin-decode")
+        workers = ThreadPoolExecutor(max_workers=worker_count(), thread_name_prefix="prosmin-decode")
         packers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="prosmin-pack")
         ready: deque[Future[_Packed]] = deque()
         remaining = iter(orders)
@@ -169,17 +171,18 @@ class StreamFeed:
 
     def _pack(self, numbers: list[int], workers: ThreadPoolExecutor, stop: threading.Event) -> "_Packed":
         """Reads, decodes and pads the pictures of one order, and starts their copy to the device."""
-        step = max(1, len(numbers) // (4 * (os.cpu_count() or 1)))  # pictures a task
+        step = max(1, len(numbers) // (4 * worker_count()))  # pictures a task
         starts = range(0, len(numbers), step)
-        if self._nvjpeg:
+        if self._stream is not None and self._nvjpeg:
             read = workers.map(lambda start: self._read_part(numbers[start : start + step], stop), starts)
-            return self._decode_on_device(numbers, [data for part in read for data in part])
+            return self._decode_on_device(numbers, [data for part in read for data in part], self._stream)
         parts = workers.map(lambda start: self._find_part(numbers[start : start + step], stop), starts)
         found = [item for part in parts for item in part]
         sizes = torch.tensor([tuple(picture.shape[1:]) for _, picture in found])  # (b, 2)
-        pinned = self._device.type == "cuda"
         # Decoders write pixel by pixel: rows are copied whole here, and the device sorts the channels.
-        canvas = torch.empty(len(found), *padded(sizes), 3, dtype=torch.uint8, pin_memory=pinned)
+        canvas = torch.empty(
+            len(found), *padded(sizes), 3, dtype=torch.uint8, pin_memory=self._stream is not None
+        )
         pages = canvas.numpy()  # numpy copies in this thread alone; torch would start a team in every worker
 
         def fill(start: int) -> None:
@@ -190,14 +193,13 @@ class StreamFeed:
 
         list(workers.map(fill, starts))
         index = torch.tensor([number for number, _ in found])
-        if not pinned:
+        if self._stream is None:
             images = torch.from_numpy(np.ascontiguousarray(pages.transpose(0, 3, 1, 2)))
             return _Packed(Batch(images, sizes, index), None)
-        stream = torch.cuda.Stream(self._device)
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(self._stream):
             images = canvas.to(self._device, non_blocking=True).permute(0, 3, 1, 2).contiguous()
             batch = Batch(images, sizes.pin_memory().to(self._device, non_blocking=True), index)
-            return _Packed(batch, stream.record_event())
+            return _Packed(batch, self._stream.record_event())
 
     def _find_part(self, numbers: list[int], stop: threading.Event) -> list[tuple[int, Tensor]]:
         return [self._find(number) for number in numbers if not stop.is_set()]
@@ -230,9 +232,10 @@ class StreamFeed:
                 results.append(None)
         return results
 
-    def _decode_on_device(self, numbers: list[int], data: list[bytes | Tensor | None]) -> "_Packed":
+    def _decode_on_device(
+        self, numbers: list[int], data: list[bytes | Tensor | None], stream: torch.cuda.Stream
+    ) -> "_Packed":
         """One batch through nvJPEG; what it does not take goes the usual way."""
-        stream = torch.cuda.Stream(self._device)
         with torch.cuda.stream(stream):
             encoded = [i for i, item in enumerate(data) if isinstance(item, bytes)]
             decoded = decode_batch([data[i] for i in encoded], self._device)  # type: ignore[misc]

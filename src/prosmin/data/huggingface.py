@@ -51,12 +51,12 @@ def open_huggingface(rest: str) -> HuggingfaceSource:
     name, _, wanted = rest.partition("@")
     if not name:
         raise UsageError("The data 'hf:' names no data set; write hf:NAME or hf:NAME@SPLIT.")
-    found = _load(datasets, name)
-    if isinstance(found, dict):
-        split = splits.choose(wanted, found, spec=f"hf:{name}") if wanted else _first(found)
-        found = found[split]
-    elif wanted:
-        splits.choose(wanted, [str(found.split)] if found.split else [], spec=f"hf:{name}")
+    try:
+        found = _load(datasets, name, wanted)
+    except ProsminError:
+        raise
+    except Exception as error:  # the package raises its own, the hub's and the network's errors
+        raise ProsminError(f"The data hf:{rest} cannot be loaded: {type(error).__name__}: {error}") from None
     features = found.features
     images = [c for c, kind in features.items() if isinstance(kind, datasets.Image)]
     if not images:
@@ -89,18 +89,22 @@ def _package() -> ModuleType:
         ) from None
 
 
-def _load(datasets: ModuleType, name: str) -> Any:
-    """All splits of a data set; a Dataset where a folder holds only one."""
+def _load(datasets: ModuleType, name: str, wanted: str) -> Any:
+    """One split of a data set: saved to a folder, as data files in a folder, or from the hub."""
     path = Path(name).expanduser()
-    saved = any((path / file).is_file() for file in ("dataset_info.json", "dataset_dict.json"))
-    try:
-        if saved:
-            return datasets.load_from_disk(str(path))
-        repository, _, configuration = (name, "", "") if path.exists() else name.partition(":")
-        return datasets.load_dataset(repository, configuration or None)
-    except Exception as error:  # the package raises its own, the hub's and the network's errors
-        raise ProsminError(f"The data hf:{name} cannot be loaded: {type(error).__name__}: {error}") from None
+    if any((path / file).is_file() for file in ("dataset_info.json", "dataset_dict.json")):
+        saved = datasets.load_from_disk(str(path))
+        if isinstance(saved, dict):
+            return saved[_choose(list(saved), wanted, name)]
+        if wanted:
+            splits.choose(wanted, [], spec=f"hf:{name}")
+        return saved
+    repository, _, configuration = (str(path), "", "") if path.exists() else name.partition(":")
+    names = datasets.get_dataset_split_names(repository, configuration or None)
+    return datasets.load_dataset(repository, configuration or None, split=_choose(names, wanted, name))
 
 
-def _first(found: dict[str, Any]) -> str:
-    return "train" if "train" in found else next(iter(found))
+def _choose(names: list[str], wanted: str, name: str) -> str:
+    if wanted:
+        return splits.choose(wanted, names, spec=f"hf:{name}")
+    return "train" if "train" in names else names[0]

@@ -74,11 +74,11 @@ def load_pictures(spec: str, *, max_bad: float = 0.01) -> Pictures:
     """Every picture of a source, decoded by all cores; unreadable ones are left out and named."""
     source = open_source(spec)
     try:
-        return load_source(source, max_bad=max_bad, limit=available_memory() // 2)[0]
+        return load_source(source, max_bad=max_bad, limit=main_memory() // 3)[0]
     except TooLargeError as error:
         raise ProsminError(
-            f"The pictures of {spec} would take {error.needed / 2**30:.0f} GiB decoded, more than half of "
-            "the free memory. Name fewer of them, for example a subfolder."
+            f"The pictures of {spec} would take {error.needed / 2**30:.0f} GiB decoded, more than a third "
+            "of the memory of this machine. Name fewer of them, for example a subfolder."
         ) from None
 
 
@@ -151,9 +151,16 @@ def check_bad(bad: list[str], *, total: int, max_bad: float, spec: str) -> None:
         )
 
 
-def available_memory() -> int:
-    """Bytes of main memory that are free for use now."""
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def main_memory() -> int:
+    """Bytes of main memory this machine has; what is free at the moment would make runs differ."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def worker_count() -> int:
+    """Threads that decode: the cores this process may use, shared with the processes beside it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    beside = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(2, cores // (int(beside) if beside.isdigit() and int(beside) else 1))
 
 
 def _decode_all(source: Source) -> Iterator[Tensor | PictureError]:
@@ -171,7 +178,7 @@ def _decode_all(source: Source) -> Iterator[Tensor | PictureError]:
                 results.append(reason)
         return results
 
-    pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="prosmin-decode")
+    pool = ThreadPoolExecutor(max_workers=worker_count(), thread_name_prefix="prosmin-decode")
     try:
         for results in pool.map(work, range(0, len(source), CHUNK)):
             yield from results
