@@ -179,13 +179,16 @@ class StreamFeed:
         parts = workers.map(lambda start: self._find_part(numbers[start : start + step], stop), starts)
         found = [item for part in parts for item in part]
         sizes = torch.tensor([tuple(picture.shape[1:]) for _, picture in found])  # (b, 2)
-        # Decoders write pixel by pixel: rows are copied whole here, and the device sorts the channels.
-        canvas = torch.empty(
-            len(found), *padded(sizes), 3, dtype=torch.uint8, pin_memory=self._stream is not None
-        )
-        pages = canvas.numpy()  # numpy copies in this thread alone; torch would start a team in every worker
+        height, width = padded(sizes)
+        if self._stream is None:
+            canvas = torch.empty(len(found), 3, height, width, dtype=torch.uint8)
+            pages = canvas.numpy().transpose(0, 2, 3, 1)
+        else:  # decoders write pixel by pixel: rows are copied whole, and the device sorts the channels
+            canvas = torch.empty(len(found), height, width, 3, dtype=torch.uint8, pin_memory=True)
+            pages = canvas.numpy()
 
         def fill(start: int) -> None:
+            # numpy copies in this thread alone, where torch would start a team of threads in every worker
             for page, (_, picture) in zip(
                 pages[start : start + step], found[start : start + step], strict=True
             ):
@@ -194,8 +197,7 @@ class StreamFeed:
         list(workers.map(fill, starts))
         index = torch.tensor([number for number, _ in found])
         if self._stream is None:
-            images = torch.from_numpy(np.ascontiguousarray(pages.transpose(0, 3, 1, 2)))
-            return _Packed(Batch(images, sizes, index), None)
+            return _Packed(Batch(canvas, sizes, index), None)
         with torch.cuda.stream(self._stream):
             images = canvas.to(self._device, non_blocking=True).permute(0, 3, 1, 2).contiguous()
             batch = Batch(images, sizes.pin_memory().to(self._device, non_blocking=True), index)
