@@ -6,8 +6,9 @@ this differs from the paper and why.
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from prosmin.config import Config
+from prosmin.config import Config, ProsminLoss
 from prosmin.data.views import Views
 from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.models.backbones import build_backbone
@@ -35,12 +36,27 @@ class Embedder(nn.Module):
         return features, self.projector(features)
 
 
+class ForecastScore(nn.Module):
+    """The scoring rule over all views and targets of a batch; a module, so that it compiles like the networks."""
+
+    def __init__(self, loss: ProsminLoss) -> None:
+        super().__init__()
+        names = ("rule", "norm", "pairs", "estimator", "beta", "lam", "samples", "antithetic", "absolute", "bandwidth")
+        self.settings = {name: getattr(loss, name) for name in names}
+
+    def forward(self, mean: Tensor, scale: Tensor, target: Tensor, noise: Tensor | None, weights: Tensor) -> Tensor:
+        """mean, scale (V, B, K), target (G, B, K), noise (V, B, S', K), weights (V, G, B) -> weighted mean scores (B,)."""
+        scores = view_scores(mean, scale, target, noise=noise, **self.settings)
+        return (weights * scores).sum((0, 1)) / weights.sum((0, 1))
+
+
 class ProSMIN(nn.Module):
     """f, g, q online; f, g and the centre as target."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.loss = config.loss
+        self.loss: ProsminLoss = config.loss
+        self.scorer = ForecastScore(config.loss)
         self.online = Embedder(config)
         self.predictor = GaussianPredictor(config.heads)
         self.target = make_target(self.online if config.target.start == "copy" else Embedder(config))
@@ -65,23 +81,18 @@ class ProSMIN(nn.Module):
     def score(self, mean: Tensor, scale: Tensor, target: Tensor, draws: Draws) -> Tensor:
         """mean, scale (V, B, K) against target (G, B, K) -> one loss a picture, (B,)."""
         loss = self.loss
-        G = len(target)
         count = noise_count(loss.estimator, loss.samples, loss.antithetic)
         noise = None
         if count:
             noise = draws.normal("forecast", (len(mean), count, mean.shape[-1])).transpose(0, 1).to(mean.dtype)  # (V, B, S', K)
-        scores = view_scores(
-            mean, scale, target, noise=noise, rule=loss.rule, norm=loss.norm, pairs=loss.pairs, estimator=loss.estimator,
-            beta=loss.beta, lam=loss.lam, samples=loss.samples, antithetic=loss.antithetic, absolute=loss.absolute,
-            bandwidth=loss.bandwidth,
-        )  # (V or 1, G, B)  # fmt: skip
-        weights = torch.ones_like(scores)
+        weights = mean.new_ones(len(mean) if loss.pairs == "within" else 1, len(target), mean.shape[1])  # (V or 1, G, B)
         if not loss.same_view:
-            weights[torch.arange(G), torch.arange(G)] = 0.0
+            both = torch.arange(len(target), device=mean.device)
+            weights[both, both] = 0.0
         if loss.target_views == "one":
-            chosen = (draws.uniform("target view", 1)[:, 0] * G).long()  # (B,)
-            weights = weights * torch.nn.functional.one_hot(chosen, G).T.to(weights)  # (V, G, B)
-        return (weights * scores).sum((0, 1)) / weights.sum((0, 1))
+            chosen = (draws.uniform("target view", 1)[:, 0] * len(target)).long()  # (B,)
+            weights = weights * F.one_hot(chosen, len(target)).T.to(weights)
+        return self.scorer(mean, scale, target, noise, weights)
 
     def update(self, statistics: dict[str, Tensor], *, momentum: float) -> None:
         """Follow the online network and the batch."""

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from prosmin.config import Config, fingerprint
 from prosmin.data.feed import Batch, Feed
-from prosmin.data.views import make_views
+from prosmin.data import views as view_making
 from prosmin.methods.output import Draws
 from prosmin.training import checkpoints, health, schedules
 from prosmin.training.order import Order
@@ -31,6 +31,7 @@ def train(
     positions = torch.arange(share, device=fabric.device) + fabric.global_rank * share
     method = model.module
     progress = TrainingProgress(start=start, steps=last, steps_per_epoch=order.steps_per_epoch, quiet=not fabric.is_global_zero)
+    render = torch.compile(view_making.render) if config.compute.compile else view_making.render
     unchecked: list[tuple[int, Step, Batch]] = []
     logged, logged_at = start, time.monotonic()
 
@@ -44,8 +45,8 @@ def train(
     with StopRequest() as stop, progress:
         for step, batch in enumerate(_batches(fabric, feed, order, start, last), start):
             values = schedules.values(config, step, steps=steps, steps_per_epoch=order.steps_per_epoch)
-            with torch.no_grad():
-                views = make_views(batch.images, batch.sizes, config.views, seed=training.seed, step=step, positions=positions)
+            numbers = view_making.draw(config.views, seed=training.seed, step=step, positions=positions)
+            views = render(batch.images, batch.sizes, config.views, numbers)
             draws = Draws(training.seed, step, positions)
             done = train_step(fabric, model, optimizer, views, draws, values=values, clip=config.optimizer.clip)
             unchecked.append((step, done, batch))
