@@ -9,6 +9,7 @@ from sklearn.metrics import brier_score_loss, log_loss
 from torchmetrics.classification import MulticlassCalibrationError
 
 from prosmin.errors import ProsminError
+from prosmin.evaluation import calibration
 from prosmin.evaluation.calibration import (
     FLOOR,
     TEMPERATURES,
@@ -79,6 +80,17 @@ def test_hand_worked_case() -> None:
     assert got["classwise_calibration_error"] == pytest.approx((abs(0.3 - 0) + abs(2.3 - 2)) / 4)
 
 
+def test_the_class_wise_error_does_not_depend_on_how_many_classes_are_held_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logits, labels = simulated(100)
+    probabilities = torch.softmax(logits, 1)
+    whole = classification_metrics(probabilities, labels, bootstrap=2)["classwise_calibration_error"]
+    monkeypatch.setattr(calibration, "_ENTRIES", 300)  # three classes at a time
+    parts = classification_metrics(probabilities, labels, bootstrap=2)["classwise_calibration_error"]
+    assert parts == pytest.approx(whole, rel=1e-12)
+
+
 def test_bins_are_closed_on_the_right() -> None:
     probabilities = torch.tensor([[0.5, 0.25, 0.25], [0.75, 0.125, 0.125], [1.0, 0.0, 0.0]])
     assert reliability(probabilities, torch.tensor([0, 0, 1]), bins=4) == {
@@ -140,7 +152,7 @@ def test_the_metrics_repeat_themselves_and_are_quick() -> None:
     probabilities = torch.softmax(logits, 1).float()
     start = time.process_time()
     first = classification_metrics(probabilities, labels, seed=3)
-    assert time.process_time() - start < 1  # about 0.06 s on one core
+    assert time.process_time() - start < 3  # about 0.06 s on an idle core
     assert first == classification_metrics(probabilities, labels, seed=3)
     assert first["ece_low"] != classification_metrics(probabilities, labels, seed=4)["ece_low"]
 

@@ -54,7 +54,11 @@ def test_several_k_come_from_one_search() -> None:
         torch.testing.assert_close(once, knn.knn_probabilities(bank, labels, queries, classes=3, k=k))
 
 
-def test_neighbours_are_by_angle_best_first_and_never_the_picture_itself() -> None:
+@pytest.mark.parametrize("at_once", [1, 3, 4])
+def test_neighbours_are_by_angle_best_first_and_never_the_picture_itself(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knn, "_SIMILARITIES", 4 * at_once)
     angles = torch.tensor([0.0, 0.1, 0.3, 0.7])
     points = torch.stack([angles.cos(), angles.sin()], 1) * torch.tensor([[1.0], [50.0], [0.1], [7.0]])
     similarities, indices = knn.nearest(points, points, 2, exclude_self=True)
