@@ -187,7 +187,7 @@ def _classwise_error(probabilities: Tensor, labels: Tensor, bins: int) -> float:
     labels = labels.cpu()
     total, step = 0.0, max(1, _ENTRIES // count)
     for first in range(0, classes, step):
-        part = probabilities[:, first : first + step].double().cpu()  # (N, c)
+        part = probabilities[:, first : first + step].double().cpu().contiguous()  # (N, c)
         column = torch.arange(part.shape[1])
         gap = part - (labels[:, None] == first + column).double()
         slot = _equal_width(part, bins) + column * bins
