@@ -131,7 +131,7 @@ def expected_norm(offset: Tensor, scale: Tensor) -> Tensor:
     far, wide = offset.square(), scale.square()
     mean = (far + wide).sum(-1)
     variance = (2.0 * wide.square() + 4.0 * far * wide).sum(-1)
-    safe = torch.where(mean > FLOOR, mean, 1.0)
+    safe = torch.where(mean <= FLOOR, 1.0, mean)
     return power_distance(mean, 1.0) * (1.0 - variance / safe / safe / 8.0)
 
 

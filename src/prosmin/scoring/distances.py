@@ -51,15 +51,15 @@ def squared_distance(a: Tensor, b: Tensor, cross: Tensor) -> Tensor:
     """|a|^2 + |b|^2 + cross, and 0 where that is within its own rounding error of 0."""
     total = a + b
     squared = total + cross
-    return torch.where(squared > ROUNDING * torch.finfo(squared.dtype).eps * total, squared, 0.0)
+    return torch.where(squared <= ROUNDING * torch.finfo(squared.dtype).eps * total, 0.0, squared)
 
 
 def power_distance(squared: Tensor, beta: float) -> Tensor:
     """|.|^beta from the squared distance; value and gradient are 0 below the floor."""
-    positive = squared > FLOOR
+    zero = squared <= FLOOR  # asked this way round, NaN stays NaN and is seen
     # The inner `where` keeps the infinite slope at 0 out of the backward pass: 0 * inf is not a number.
-    power = torch.where(positive, squared, 1.0).pow(beta / 2)
-    return torch.where(positive, power, 0.0)
+    power = torch.where(zero, 1.0, squared).pow(beta / 2)
+    return torch.where(zero, 0.0, power)
 
 
 def kernel_distance(squared: Tensor, bandwidth: float | Tensor) -> Tensor:
