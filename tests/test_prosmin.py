@@ -15,7 +15,7 @@ def _views(pictures: int = 4, local: int = 1) -> Views:
 
 
 def _draws(pictures: int = 4) -> Draws:
-    return Draws(0, 0, torch.arange(pictures))
+    return Draws(0, 0, torch.arange(pictures), 0.0)
 
 
 @pytest.mark.parametrize("start", ["copy", "independent"])
@@ -83,9 +83,9 @@ def test_a_pictures_noise_depends_on_its_position_alone(tiny):
     mean, target = (torch.randn(n, 4, 24, generator=torch.Generator().manual_seed(n)) for n in (3, 2))
     scale = torch.full_like(mean, 0.3)
     whole = method.score(mean, scale, target, _draws())
-    half = method.score(mean[:, 2:], scale[:, 2:], target[:, 2:], Draws(0, 0, torch.arange(2, 4)))
+    half = method.score(mean[:, 2:], scale[:, 2:], target[:, 2:], Draws(0, 0, torch.arange(2, 4), 0.0))
     torch.testing.assert_close(whole[2:], half)
-    assert not torch.equal(whole, method.score(mean, scale, target, Draws(0, 1, torch.arange(4))))
+    assert not torch.equal(whole, method.score(mean, scale, target, Draws(0, 1, torch.arange(4), 0.0)))
 
 
 def test_weights_depend_on_the_seed_alone(tiny):

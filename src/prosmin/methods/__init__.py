@@ -20,6 +20,8 @@ class Method(Protocol):
 
     online: nn.Module
     target: nn.Module
+    spans_batch: bool
+    """Whether a picture's loss depends on the other pictures of the batch, so that a batch cannot be taken in parts."""
 
     def __call__(self, views: Views, draws: Draws) -> Output:
         """Score the views of a batch."""

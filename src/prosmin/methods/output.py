@@ -8,11 +8,15 @@ from prosmin import randomness
 
 
 class Draws(NamedTuple):
-    """The randomness of one step: a function of seed, step and the pictures' positions in the global batch."""
+    """Where training stands and the randomness of the step.
+
+    Every number is a function of seed, step and the pictures' positions in the global batch.
+    """
 
     seed: int
     step: int
     positions: Tensor  # (B,)
+    epoch: float  # passes over the pictures behind this step, the fraction of the present one included
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """Standard normal numbers, (B, *shape)."""

@@ -11,29 +11,11 @@ from torch.nn import functional as F
 from prosmin.config import Config, ProsminLoss
 from prosmin.data.views import Views
 from prosmin.methods.output import Draws, Embedding, Output
-from prosmin.models.backbones import build_backbone
 from prosmin.models.centre import Centre
+from prosmin.models.embedder import Embedder
 from prosmin.models.predictor import GaussianPredictor
-from prosmin.models.projector import Projector
 from prosmin.models.target import make_target, update_target
 from prosmin.scoring import noise_count, view_scores
-
-
-class Embedder(nn.Module):
-    """f and g: pictures to features and embedding."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        heads = config.heads
-        self.backbone = build_backbone(config.backbone, image_size=config.views.global_size)
-        self.projector = Projector(
-            self.backbone.num_features, hidden=heads.hidden, bottleneck=heads.bottleneck, dim=heads.dim, batchnorm=heads.batchnorm
-        )
-
-    def forward(self, groups: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Groups of views of one size each, (n, 3, h, h) -> features (N, D), embedding (N, K)."""
-        features = torch.cat([self.backbone(x) for x in groups])
-        return features, self.projector(features)
 
 
 class ForecastScore(nn.Module):
@@ -52,6 +34,8 @@ class ForecastScore(nn.Module):
 
 class ProSMIN(nn.Module):
     """f, g, q online; f, g and the centre as target."""
+
+    spans_batch = False
 
     def __init__(self, config: Config) -> None:
         super().__init__()

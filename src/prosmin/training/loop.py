@@ -47,7 +47,7 @@ def train(
             values = schedules.values(config, step, steps=steps, steps_per_epoch=order.steps_per_epoch)
             numbers = view_making.draw(config.views, seed=training.seed, step=step, positions=positions)
             views = render(batch.images, batch.sizes, config.views, numbers)
-            draws = Draws(training.seed, step, positions)
+            draws = Draws(training.seed, step, positions, step / order.steps_per_epoch)
             done = train_step(fabric, model, optimizer, views, draws, values=values, clip=config.optimizer.clip)
             unchecked.append((step, done, batch))
             behind = step + 1

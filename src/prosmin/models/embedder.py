@@ -1,0 +1,34 @@
+"""f and g together: from views to features and an embedding with K coordinates."""
+
+import torch
+from torch import Tensor, nn
+
+from prosmin.config import Config
+from prosmin.models.backbones import build_backbone
+from prosmin.models.projector import Projector
+
+
+class Embedder(nn.Module):
+    """f and g of every method whose projector ends in unit rows; the networks that meet have this form."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.backbone = build_backbone(config.backbone, image_size=config.views.global_size)
+        self.projector = build_projector(self.backbone.num_features, config)
+
+    def forward(self, groups: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Groups of views of one size each, (n, 3, h, h) -> features (N, D), embedding (N, K)."""
+        features = torch.cat([self.backbone(x) for x in groups])
+        return features, self.projector(features)
+
+
+def build_projector(inputs: int, config: Config) -> Projector:
+    """The projector that `heads` describes."""
+    heads = config.heads
+    return Projector(
+        inputs,
+        hidden=heads.hidden,
+        bottleneck=heads.bottleneck,
+        dim=heads.dim,
+        batchnorm=heads.batchnorm,
+    )
