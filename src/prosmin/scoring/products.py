@@ -38,9 +38,8 @@ def inner_products(
 class _InnerProducts(torch.autograd.Function):
     """The same, keeping only the inputs for the backward pass.
 
-    Plain autograd keeps D and x and adds two gradients to each: 227 MB at 18 views, batch 64, K 4096, 4
-    samples, where this needs 154 MB and the version that holds all samples and pairs 1014 MB
-    (benchmarks/scoring.py).
+    Plain autograd keeps D and x and adds two gradients to each, half as much memory again: 227 MB against
+    154 MB at 18 views, batch 64, K 4096, 4 samples. benchmarks/scoring.py measures the whole.
     """
 
     @staticmethod
@@ -61,11 +60,10 @@ class _InnerProducts(torch.autograd.Function):
         offset = offsets(mean, target)
         spread = spreads(
             scale, noise
-        ).contiguous()  # noise may arrive transposed; the update in place below needs rows
+        ).contiguous()  # noise may come transposed; the update in place needs rows
         # dL/dD_g = 2 a_g D_g + sum_s c_gs x_s, summed over targets for the mean
-        to_mean = (2.0 * of_offset)[:, :, None] @ offset + of_cross.sum(
-            2, keepdim=True
-        ) @ spread  # (V, B, 1, K)
+        to_mean = (2.0 * of_offset)[:, :, None] @ offset  # (V, B, 1, K)
+        to_mean = to_mean + of_cross.sum(2, keepdim=True) @ spread
         to_target = None
         if ctx.needs_input_grad[2]:
             to_offset = (2.0 * of_offset)[..., None] * offset + of_cross @ spread  # (V, B, G, K)
