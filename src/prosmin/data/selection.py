@@ -1,0 +1,35 @@
+"""What a GPU is spared: shapes that depend on data and copies from the host, both of which make it wait."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+
+def host_may_look(tensor: Tensor) -> bool:
+    """Whether Python may ask for values: asking a GPU makes it wait, a graph being traced has none yet."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def constants(values: Sequence[float], device: torch.device) -> Tensor:
+    """A few numbers as a float32 tensor, written on the device and not copied to it: (n,)."""
+    if device.type == "cpu":
+        return torch.tensor(values, dtype=torch.float32)
+    return torch.cat([torch.full((1,), value, dtype=torch.float32, device=device) for value in values])
+
+
+def apply_to(mask: Tensor, images: Tensor, operation: Callable[..., Tensor], *strengths: Tensor) -> Tensor:
+    """The pictures with `operation` applied where mask (N,) is true, each with its row of the strengths.
+
+    A CPU computes the selected pictures alone and may overwrite its input; a GPU computes all and selects.
+    """
+    if not host_may_look(images):
+        return torch.where(mask[:, None, None, None], operation(images, *strengths), images)
+    chosen = mask.nonzero()[:, 0]
+    if len(chosen) == 0:
+        return images
+    if len(chosen) == len(images):
+        return operation(images, *strengths)
+    return images.index_copy_(
+        0, chosen, operation(images[chosen], *(strength[chosen] for strength in strengths))
+    )

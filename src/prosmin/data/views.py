@@ -1,0 +1,177 @@
+"""The views of a batch of pictures, made where the pictures are: crop, flip, colour, blur, normalise.
+
+Every picture and view has its own parameters. They follow from (seed, step, position, view) alone: `draw`
+makes the uniform numbers, `render` turns pictures and numbers into views. `render` asks a GPU nothing and,
+compiled, has no shape that depends on data: one graph serves every step.
+"""
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from prosmin import randomness
+from prosmin.config import ViewsConfig
+from prosmin.data import colour
+from prosmin.data.boxes import BOX_NUMBERS, centre_boxes, random_boxes
+from prosmin.data.resize import crop_views, resized_crop
+from prosmin.data.selection import apply_to, constants, host_may_look
+
+GLOBAL_VIEWS = 2
+_CHOICES = ("flip", "jitter", "grey", "blur", "solarise", "sigma")
+_NUMBERS = (BOX_NUMBERS, colour.OPERATIONS, colour.OPERATIONS, len(_CHOICES))
+"""Uniform numbers a view takes: its box, the order of the jitter, its strengths, and one for each choice."""
+_CPU_BLOCK = 2**20
+"""Values a CPU works on at once, 4 MB: such temporaries stay in its cache and in memory already mapped."""
+
+
+class Views(NamedTuple):
+    """Normalised views: global (G, B, 3, h, h) and local (L, B, 3, l, l), None without local views."""
+
+    global_views: Tensor
+    local_views: Tensor | None
+
+
+class Draws(NamedTuple):
+    """The uniform numbers of all views: (B, G, n) and (B, L, n)."""
+
+    global_views: Tensor
+    local_views: Tensor
+
+
+class _Group(NamedTuple):
+    """What the views of one size have in common, and the chances of each."""
+
+    size: int
+    scale: tuple[float, float]
+    blur: tuple[float, ...]
+    solarise: tuple[float, ...]
+
+
+def make_views(
+    images: Tensor, sizes: Tensor, config: ViewsConfig, *, seed: int, step: int, positions: Tensor
+) -> Views:
+    """Two global and `config.local` local views of each picture.
+
+    images (B, 3, H, W) uint8, padded at the bottom and on the right; sizes (B, 2): the true heights and
+    widths; positions (B,): the pictures' places in the global batch.
+    """
+    draws = draw(config, seed=seed, step=step, positions=positions)
+    return render(images, sizes, config, draws)
+
+
+def draw(config: ViewsConfig, *, seed: int, step: int, positions: Tensor) -> Draws:
+    """The numbers that decide the views of the pictures at `positions` in one step."""
+    each = sum(_NUMBERS)
+
+    def numbers(purpose: str, views: int) -> Tensor:
+        drawn = randomness.uniform(randomness.key(seed, step, purpose), positions, views * each)
+        return drawn.view(len(positions), views, each)
+
+    return Draws(numbers("global views", GLOBAL_VIEWS), numbers("local views", config.local))
+
+
+@torch.no_grad()
+def render(images: Tensor, sizes: Tensor, config: ViewsConfig, draws: Draws) -> Views:
+    """The views that `draws` decides; for a GPU, compile this function."""
+    if not host_may_look(images):
+        return _render_block(images, sizes, config, draws)
+    views = _empty_views(len(images), config)
+    for block in torch.arange(len(images)).chunk(_cpu_blocks(images, config)):
+        some = slice(int(block[0]), int(block[-1]) + 1)
+        part = _render_block(images[some], sizes[some], config, Draws(*(numbers[some] for numbers in draws)))
+        for whole, piece in zip(views, part, strict=True):
+            if whole is not None and piece is not None:
+                whole[:, some] = piece
+    return views
+
+
+def _empty_views(batch: int, config: ViewsConfig) -> Views:
+    """Memory for the views of a batch."""
+    large = torch.empty(GLOBAL_VIEWS, batch, 3, config.global_size, config.global_size)
+    small = torch.empty(config.local, batch, 3, config.local_size, config.local_size)
+    return Views(large, small if config.local else None)
+
+
+def _cpu_blocks(images: Tensor, config: ViewsConfig) -> int:
+    """Into how many blocks a CPU cuts the batch, so that what it works on stays in its cache."""
+    views = max(GLOBAL_VIEWS * config.global_size**2, config.local * config.local_size**2)
+    values = images.shape[1] * max(views, images.shape[2] * images.shape[3])
+    return max(1, math.ceil(len(images) * values / _CPU_BLOCK))
+
+
+def _render_block(images: Tensor, sizes: Tensor, config: ViewsConfig, draws: Draws) -> Views:
+    first, second, local = zip(config.blur, config.solarise, strict=True)
+    large = _Group(config.global_size, config.global_scale, (first[0], second[0]), (first[1], second[1]))
+    global_views = _render_group(images, sizes, config, large, draws.global_views)
+    if not config.local:
+        return Views(global_views, None)
+    small = _Group(
+        config.local_size, config.local_scale, (local[0],) * config.local, (local[1],) * config.local
+    )
+    return Views(global_views, _render_group(images, sizes, config, small, draws.local_views))
+
+
+def _render_group(
+    images: Tensor, sizes: Tensor, config: ViewsConfig, group: _Group, numbers: Tensor
+) -> Tensor:
+    """The V views of one group as one batch: (B, 3, H, W), (B, V, n) -> (V, B, 3, size, size)."""
+    box, order, strength, choices = numbers.split(_NUMBERS, dim=-1)
+    boxes = random_boxes(box, sizes, scale=group.scale, ratio=config.ratio)
+    flip = choices[..., _CHOICES.index("flip")] < config.flip
+    views = crop_views(images, boxes, group.size, flip=flip, interpolation=config.interpolation)
+    coloured = _recolour(views.flatten(0, 1), order, strength, choices, config, group)
+    return normalise(coloured, config).view(views.shape)
+
+
+def _recolour(
+    views: Tensor, order: Tensor, strength: Tensor, choices: Tensor, config: ViewsConfig, group: _Group
+) -> Tensor:
+    """Jitter, greyscale, blur and solarisation by chance: (V B, 3, h, h), (B, V, .) -> (V B, 3, h, h)."""
+    order, strength, choices = (
+        n.transpose(0, 1).flatten(0, 1) for n in (order, strength, choices)
+    )  # (V B, .)
+    chance = dict(zip(_CHOICES, choices.unbind(-1), strict=True))
+    if config.jitter_p > 0:
+        factors = _jitter_factors(strength, config)
+        views = apply_to(chance["jitter"] < config.jitter_p, views, colour.jitter, factors, order.argsort(-1))
+    if config.grey > 0:
+        views = apply_to(chance["grey"] < config.grey, views, colour.greyscale)
+    if any(group.blur):
+        low, high = config.blur_sigma
+        blur = partial(colour.blur, radius=colour.blur_radius(high, group.size))
+        sigma = low + (high - low) * chance["sigma"]
+        views = apply_to(_below(chance["blur"], group.blur), views, blur, sigma)
+    if any(group.solarise):
+        views = apply_to(_below(chance["solarise"], group.solarise), views, colour.solarise)
+    return views
+
+
+def _jitter_factors(strength: Tensor, config: ViewsConfig) -> Tensor:
+    """ColorJitter's ranges: factors from 1 - s to 1 + s, the hue moved by -s to s turns. (N, 4) -> (N, 4)."""
+    reach = constants(config.jitter, strength.device)
+    middle = constants((1.0, 1.0, 1.0, 0.0), strength.device)
+    return middle + reach * (2.0 * strength - 1.0)
+
+
+def _below(numbers: Tensor, probabilities: tuple[float, ...]) -> Tensor:
+    """Whether each number (V B,) is below the probability of its view (V,)."""
+    limits = constants(probabilities, numbers.device)[:, None]
+    return (numbers.view(len(probabilities), -1) < limits).flatten()
+
+
+def normalise(views: Tensor, config: ViewsConfig) -> Tensor:
+    """(x - mean) / std by channel: (N, 3, h, w) in [0, 1] -> (N, 3, h, w)."""
+    mean = constants(config.mean, views.device)[:, None, None]
+    std = constants(config.std, views.device)[:, None, None]
+    return (views - mean).div_(std)
+
+
+@torch.no_grad()
+def evaluation_view(images: Tensor, sizes: Tensor, config: ViewsConfig) -> Tensor:
+    """The one view of an evaluation: the centred square, resized: (B, 3, H, W), (B, 2) -> (B, 3, h, h)."""
+    boxes = centre_boxes(sizes, share=config.crop_share)
+    views = resized_crop(images, boxes, config.global_size, interpolation=config.interpolation)
+    return normalise(views, config)
