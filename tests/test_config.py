@@ -5,6 +5,7 @@ import yaml
 
 from prosmin import config as configs
 from prosmin.errors import UsageError
+from prosmin.scoring import ProprietyWarning
 
 
 def test_the_saved_configuration_builds_the_same_tree():
@@ -65,7 +66,11 @@ def test_broken_files_are_named(tmp_path, text):
 
 def test_every_recipe_builds_and_says_what_it_is():
     for name in configs.recipe_names():
-        configs.resolve(recipe=name)
+        if name == "paper":  # Equation 2 of the paper pools the views
+            with pytest.warns(ProprietyWarning, match="reward views for being apart"):
+                configs.resolve(recipe=name)
+        else:
+            configs.resolve(recipe=name)
         assert configs.recipe_text(name).startswith(f"# {name}: ")
 
 
@@ -81,3 +86,16 @@ def test_differences_name_what_changes_the_result_only():
     assert configs.fingerprint(one) != configs.fingerprint(other)
     same = dataclasses.replace(one, compute=other.compute)
     assert configs.fingerprint(one) == configs.fingerprint(same)
+
+
+def test_a_scale_that_will_be_wrong_is_said():
+    with pytest.warns(ProprietyWarning, match=r"lam 0.45: the learned scale will be 1.72 times the true spread"):
+        configs.resolve(recipe="demo", overrides={"loss.lam": "0.45"})
+
+
+def test_the_pooled_threshold_counts_the_views():
+    pooled = {"loss.pairs": "pooled", "loss.estimator": "ustat", "loss.antithetic": "false", "loss.lam": "0.48"}
+    with pytest.raises(UsageError, match="0.4969"):
+        configs.resolve(recipe="demo", overrides=pooled | {"views.local": "16"})
+    with pytest.warns(ProprietyWarning):
+        configs.resolve(recipe="demo", overrides=pooled | {"views.local": "0"})

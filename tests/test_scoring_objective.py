@@ -1,5 +1,6 @@
 """The guard of the configuration: what is refused, what is warned of, and the sentences."""
 
+import contextlib
 import itertools
 import warnings
 
@@ -32,9 +33,13 @@ PAPER = {"pairs": "pooled", "estimator": "ustat", "absolute": True}
 @pytest.mark.parametrize("row", TABLE, ids=str)
 def test_every_row_of_the_table_is_accepted(row):
     names = {"rule": row.rule, "norm": row.norm, "pairs": row.pairs, "estimator": row.estimator}
-    check_objective(**(DEFAULT | names))
+    sampled_pool = row.pairs == "pooled" and row.estimator == "ustat"
+    expected = pytest.warns(ProprietyWarning, match="apart") if sampled_pool else contextlib.nullcontext()
+    with expected:
+        check_objective(**(DEFAULT | names))
     if row.any_beta:
-        check_objective(**(DEFAULT | names | {"beta": 1.5}))
+        with pytest.warns(ProprietyWarning) if sampled_pool else contextlib.nullcontext():
+            check_objective(**(DEFAULT | names | {"beta": 1.5}))
     else:
         with pytest.raises(UsageError, match="do not go together"):
             check_objective(**(DEFAULT | names | {"beta": 1.5}))
@@ -57,7 +62,12 @@ def test_everything_else_is_refused_with_a_row_that_works():
     assert refused == 36 - len(TABLE)
 
 
-@pytest.mark.parametrize("settings", [{}, PAPER, RELEASE])
+def test_the_papers_pool_is_allowed_and_says_what_it_rewards():
+    with pytest.warns(ProprietyWarning, match="pooled samples reward views for being apart"):
+        check_objective(**(DEFAULT | PAPER))
+
+
+@pytest.mark.parametrize("settings", [{}, RELEASE])
 def test_the_recipes_objectives_pass_without_a_word(settings):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -39,6 +39,7 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ _shift(x, 31)
 
 
+@torch.compiler.disable  # Triton computes with columns in 32 bits, in which the products below would overflow
 def _bits(key: int, positions: Tensor, count: int) -> Tensor:
     """64 random bits for each position and column: (P,) -> (P, count)."""
     start = _mix(_mix(positions.to(torch.int64)) ^ key)

@@ -133,5 +133,5 @@ def _guard(
     lost = lam < found.threshold if rule == "kernel" else lam <= found.threshold
     if (lost or beta == 2.0) and not force:
         raise UsageError(f"{found.verdict} Use loss.lam 0.5 and loss.beta 1, or loss.force true to insist.")
-    if lost or beta == 2.0 or lam != 0.5:
+    if not found.proper:
         warnings.warn(found.verdict, ProprietyWarning, stacklevel=3)

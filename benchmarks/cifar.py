@@ -1,0 +1,108 @@
+"""Train recipes on CIFAR-10 and judge them on a held-out tenth of train: the tuning runs of benchmarks/LOG.md.
+
+    python benchmarks/cifar.py --train parquet:cifar10-train.parquet --out benchmarks/results/tuning.jsonl \
+        --run base cifar10-resnet18 training.epochs=25 --run slow cifar10-resnet18 training.epochs=25 target.momentum=0.99
+
+Every run appends one line: name, configuration hash, overrides, seconds, img/s, kNN and linear top-1, NLL and ECE on the
+held-out tenth (the probe and the kNN bank see the other nine tenths), health numbers, hardware, command. Test pictures
+are never read here.
+"""
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import torch
+
+from prosmin import config as configs
+from prosmin.data.pictures import Pictures, load_pictures
+from prosmin.encoder import load
+from prosmin.evaluation.calibration import classification_metrics
+from prosmin.evaluation.knn import nearest, vote
+from prosmin.evaluation.linear import linear_probe
+from prosmin.evaluation.subsets import held_out_tenth
+from prosmin.training.pretrain import pretrain
+
+
+def held_out(train: Pictures) -> torch.Tensor:
+    """A tenth of the pictures; for the embedded photographs a sixth of the 96 px blocks, since patches of a block overlap."""
+    assert train.labels is not None
+    if not train.spec.startswith("photos"):
+        return held_out_tenth(train.labels, seed=0)
+    corners = [re.findall(r"\d+", key.rsplit("/", 1)[1]) for key in train.keys]
+    return torch.tensor([(int(y) // 96 * 7 + int(x) // 96 * 3) % 6 == 0 for y, x in corners])
+
+
+def judge(run: Path, train: Pictures) -> dict[str, float]:
+    """kNN and linear probe from nine tenths of train to the held-out tenth."""
+    encoder = load(run)
+    features = encoder(train).features.to(encoder.device)
+    assert train.labels is not None
+    labels = train.labels.to(encoder.device)
+    held = held_out(train).to(encoder.device)
+    classes = len(train.classes)
+    similarities, indices = nearest(features[~held], features[held], 200)
+    found: dict[str, float] = {}
+    for k in (20, 200):
+        votes = vote(similarities[:, :k], labels[~held][indices[:, :k]], classes=classes)
+        found[f"knn{k}_top1"] = float((votes.argmax(1) == labels[held]).double().mean())
+    probe = linear_probe(features[~held], labels[~held], classes=classes, seed=0)
+    linear = classification_metrics(probe.probabilities(features[held]), labels[held], bootstrap=50)
+    return found | {f"linear_{name}": linear[name] for name in ("top1", "nll", "ece", "ece_floor")}
+
+
+def one(name: str, recipe: str, overrides: dict[str, str], train: Pictures, folder: Path) -> dict[str, object]:
+    """One run from start to its line."""
+    config = configs.resolve(recipe=recipe, overrides={"data.spec": train.spec, **overrides})
+    began = time.monotonic()
+    run = pretrain(config, folder / name)
+    seconds = time.monotonic() - began
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rates = sorted(row["images_per_second"] for row in rows[1:]) or [0.0]
+    last = {key: rows[-1][key] for key in ("loss", "target_std", "feature_rank", "scale_mean") if key in rows[-1]}
+    began = time.monotonic()
+    measured = judge(run, train)
+    return {
+        "name": name,
+        "recipe": recipe,
+        "overrides": overrides,
+        "fingerprint": configs.fingerprint(config),
+        "seconds": round(seconds, 1),
+        "images_per_second": rates[len(rates) // 2],
+        "judging_seconds": round(time.monotonic() - began, 1),
+        **measured,
+        **last,
+        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "torch": torch.__version__,
+        "command": " ".join(["python", *sys.argv]),
+    }
+
+
+def main() -> None:
+    """Every run in turn; what fails is said and the next begins."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--run", nargs="+", action="append", required=True, metavar=("NAME RECIPE", "FIELD=VALUE"))
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    train = load_pictures(options.train)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, recipe, *fields in options.run:
+            overrides = dict(field.split("=", 1) for field in fields)
+            try:
+                line = one(name, recipe, overrides, train, Path(folder))
+            except Exception as error:
+                line = {"name": name, "recipe": recipe, "overrides": overrides, "failed": f"{type(error).__name__}: {error}"}
+            print(json.dumps(line), flush=True)
+            with options.out.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
