@@ -86,12 +86,12 @@ def test_each_view_has_its_own_box_and_flip(way: str) -> None:
     boxes = random_boxes(torch.tensor([[30, 45]] * (B * V)), generator).view(B, V, 4)
     flip = torch.rand(B, V, generator=generator) < 0.5
     views = crop_views(images, boxes, 12, flip=flip)
-    assert views.shape == (V, B, 3, 12, 12)
+    assert views.shape == (B, V, 3, 12, 12)
     assert views.is_contiguous()
     for b in range(B):
         for v in range(V):
             true = expected(images[b], boxes[b, v], 12, "bicubic", flip=bool(flip[b, v]))
-            assert (views[v, b] - true).abs().max() < TOLERANCE
+            assert (views[b, v] - true).abs().max() < TOLERANCE
 
 
 @pytest.mark.parametrize("interpolation", MODES)

@@ -285,6 +285,8 @@ def test_one_graph_serves_every_step() -> None:
             compiled(images, sizes, config, draws), render(images, sizes, config, draws), strict=True
         ):
             # Products instead of taps: sums in another order, divided by a deviation of 0.22.
+            assert one is not None
+            assert one.is_contiguous()
             torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
     assert len(graphs) == 1
     assert isinstance(draws, Draws)

@@ -96,7 +96,7 @@ def blur_radius(sigma: float, size: int) -> int:
 def blur(images: Tensor, sigma: Tensor, *, radius: int) -> Tensor:
     """Gaussian blur of standard deviation `sigma` pixels: torchvision's with the kernel size 2 radius + 1."""
     rows, columns = (_blur_taps(sigma, pixels, radius) for pixels in images.shape[-2:])
-    return combine(images, rows, columns)[0]
+    return combine(images, rows, columns)[:, 0]
 
 
 def _blur_taps(sigma: Tensor, pixels: int, radius: int) -> Taps:
@@ -108,5 +108,5 @@ def _blur_taps(sigma: Tensor, pixels: int, radius: int) -> Taps:
     places = (
         last - (last - (torch.arange(pixels, device=sigma.device)[:, None] + offset).abs()).abs()
     )  # (pixels, T)
-    shape = (1, len(sigma), pixels, 2 * radius + 1)
-    return Taps(places.expand(shape), kernel[:, None].expand(shape))
+    shape = (len(sigma), 1, pixels, 2 * radius + 1)
+    return Taps(places.expand(shape), kernel[:, None, None].expand(shape))

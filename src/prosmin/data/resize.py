@@ -44,14 +44,13 @@ def crop_views(
     """V resized crops of each picture, clamped to [0, 1].
 
     images (B, C, H, W) uint8, or float in [0, 1]; boxes (B, V, 4) integers: top, left, height, width;
-    flip (B, V) bool -> (V, B, C, size, size).
+    flip (B, V) bool -> (B, V, C, size, size).
     """
     if interpolation not in FILTERS:
         raise UsageError(f"interpolation is {interpolation!r}; allowed: {', '.join(FILTERS)}.")
-    top, left, height, width = boxes.transpose(0, 1).unbind(-1)  # (V, B) each
+    top, left, height, width = boxes.unbind(-1)  # (B, V) each
     rows = resize_taps(top, height, images.shape[-2], size, interpolation=interpolation)
-    flips = None if flip is None else flip.T
-    columns = resize_taps(left, width, images.shape[-1], size, interpolation=interpolation, flip=flips)
+    columns = resize_taps(left, width, images.shape[-1], size, interpolation=interpolation, flip=flip)
     views = combine(images, rows, columns)
     # Bytes stay 0..255 until here: they are exact in every float format, and so is a crop that is no resize.
     if images.dtype == torch.uint8:
@@ -64,26 +63,26 @@ def resized_crop(
 ) -> Tensor:
     """One resized crop of each picture: boxes (N, 4), flip (N,) -> (N, C, size, size) in [0, 1]."""
     flips = None if flip is None else flip[:, None]
-    return crop_views(images, boxes[:, None], size, flip=flips, interpolation=interpolation)[0]
+    return crop_views(images, boxes[:, None], size, flip=flips, interpolation=interpolation)[:, 0]
 
 
 def resize_taps(
     start: Tensor, length: Tensor, pixels: int, size: int, *, interpolation: str, flip: Tensor | None = None
 ) -> Taps:
-    """The taps that resize [start, start + length) of an axis to `size`; start, length, flip are (V, B)."""
+    """The taps that resize [start, start + length) of an axis to `size`; start, length, flip are (B, V)."""
     kernel, reach = FILTERS[interpolation]
-    start, length = start[..., None], length[..., None]  # (V, B, 1)
+    start, length = start[..., None], length[..., None]  # (B, V, 1)
     out = torch.arange(size, device=start.device)
     if flip is not None:
         out = torch.where(flip[..., None], size - 1 - out, out)
     ratio = length.to(torch.float32) / size
     stretch = ratio.clamp(min=1.0)
-    centre = (out + 0.5) * ratio  # (V, B, size), from the start of the box
+    centre = (out + 0.5) * ratio  # (B, V, size), from the start of the box
     # No box is longer than the axis, which bounds the number of pixels the filter can reach.
     count = min(pixels, math.ceil(2 * reach * max(pixels / size, 1.0)))
     first = (centre - reach * stretch + 0.5).floor().to(torch.int64) + start
     places = first.clamp_(0, pixels - count)[..., None] + torch.arange(count, device=start.device)
-    inside = places - start[..., None]  # (V, B, size, T)
+    inside = places - start[..., None]  # (B, V, size, T)
     beyond = (inside < 0) | (inside >= length[..., None])
     distance = (inside + 0.5 - centre[..., None]).abs_().div_(stretch[..., None])
     weights = kernel(distance.masked_fill_(beyond, math.inf))  # infinity: further than any filter reaches

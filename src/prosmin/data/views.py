@@ -77,7 +77,8 @@ def draw(config: ViewsConfig, *, seed: int, step: int, positions: Tensor) -> Dra
 def render(images: Tensor, sizes: Tensor, config: ViewsConfig, draws: Draws) -> Views:
     """The views that `draws` decides; for a GPU, compile this function."""
     if not host_may_look(images):
-        return _render_block(images, sizes, config, draws)
+        large, small = _render_block(images, sizes, config, draws)
+        return Views(large.contiguous(), None if small is None else small.contiguous())
     views = _empty_views(len(images), config)
     for block in torch.arange(len(images)).chunk(_cpu_blocks(images, config)):
         some = slice(int(block[0]), int(block[-1]) + 1)
@@ -103,6 +104,7 @@ def _cpu_blocks(images: Tensor, config: ViewsConfig) -> int:
 
 
 def _render_block(images: Tensor, sizes: Tensor, config: ViewsConfig, draws: Draws) -> Views:
+    """Global and local views of some of the pictures."""
     first, second, local = zip(config.blur, config.solarise, strict=True)
     large = _Group(config.global_size, config.global_scale, (first[0], second[0]), (first[1], second[1]))
     global_views = _render_group(images, sizes, config, large, draws.global_views)
@@ -118,48 +120,33 @@ def _render_group(
     images: Tensor, sizes: Tensor, config: ViewsConfig, group: _Group, numbers: Tensor
 ) -> Tensor:
     """The V views of one group as one batch: (B, 3, H, W), (B, V, n) -> (V, B, 3, size, size)."""
-    box, order, strength, choices = numbers.split(_NUMBERS, dim=-1)
-    boxes = random_boxes(box, sizes, scale=group.scale, ratio=config.ratio)
-    flip = choices[..., _CHOICES.index("flip")] < config.flip
-    views = crop_views(images, boxes, group.size, flip=flip, interpolation=config.interpolation)
-    coloured = _recolour(views.flatten(0, 1), order, strength, choices, config, group)
-    return normalise(coloured, config).view(views.shape)
-
-
-def _recolour(
-    views: Tensor, order: Tensor, strength: Tensor, choices: Tensor, config: ViewsConfig, group: _Group
-) -> Tensor:
-    """Jitter, greyscale, blur and solarisation by chance: (V B, 3, h, h), (B, V, .) -> (V B, 3, h, h)."""
-    order, strength, choices = (
-        n.transpose(0, 1).flatten(0, 1) for n in (order, strength, choices)
-    )  # (V B, .)
+    box, order, strength, choices = numbers.split(_NUMBERS, dim=-1)  # (B, V, .)
     chance = dict(zip(_CHOICES, choices.unbind(-1), strict=True))
+    boxes = random_boxes(box, sizes, scale=group.scale, ratio=config.ratio)
+    flip = chance["flip"] < config.flip
+    views = crop_views(images, boxes, group.size, flip=flip, interpolation=config.interpolation)
+    shape, views = views.shape, views.flatten(0, 1)  # (B V, 3, size, size)
     if config.jitter_p > 0:
-        factors = _jitter_factors(strength, config)
-        views = apply_to(chance["jitter"] < config.jitter_p, views, colour.jitter, factors, order.argsort(-1))
+        factors = _jitter_factors(strength, config).flatten(0, 1)
+        turns = order.flatten(0, 1).argsort(-1)
+        views = apply_to(chance["jitter"] < config.jitter_p, views, colour.jitter, factors, turns)
     if config.grey > 0:
         views = apply_to(chance["grey"] < config.grey, views, colour.greyscale)
     if any(group.blur):
         low, high = config.blur_sigma
         blur = partial(colour.blur, radius=colour.blur_radius(high, group.size))
-        sigma = low + (high - low) * chance["sigma"]
-        views = apply_to(_below(chance["blur"], group.blur), views, blur, sigma)
+        sigma = low + (high - low) * chance["sigma"].flatten()
+        views = apply_to(chance["blur"] < constants(group.blur, views.device), views, blur, sigma)
     if any(group.solarise):
-        views = apply_to(_below(chance["solarise"], group.solarise), views, colour.solarise)
-    return views
+        views = apply_to(chance["solarise"] < constants(group.solarise, views.device), views, colour.solarise)
+    return normalise(views, config).view(shape).transpose(0, 1)
 
 
 def _jitter_factors(strength: Tensor, config: ViewsConfig) -> Tensor:
-    """ColorJitter's ranges: factors from 1 - s to 1 + s, the hue moved by -s to s turns. (N, 4) -> (N, 4)."""
+    """ColorJitter's ranges: factors from 1 - s to 1 + s, the hue moved by -s to s turns: (..., 4)."""
     reach = constants(config.jitter, strength.device)
     middle = constants((1.0, 1.0, 1.0, 0.0), strength.device)
     return middle + reach * (2.0 * strength - 1.0)
-
-
-def _below(numbers: Tensor, probabilities: tuple[float, ...]) -> Tensor:
-    """Whether each number (V B,) is below the probability of its view (V,)."""
-    limits = constants(probabilities, numbers.device)[:, None]
-    return (numbers.view(len(probabilities), -1) < limits).flatten()
 
 
 def normalise(views: Tensor, config: ViewsConfig) -> Tensor:
