@@ -9,10 +9,24 @@ from torch import Tensor, nn
 from prosmin import randomness
 from prosmin.config import Config
 from prosmin.data.views import Views
+from prosmin.methods.dino import DINO
+from prosmin.methods.ibot import IBOT
+from prosmin.methods.mocov3 import MoCoV3
 from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.methods.prosmin import ProSMIN
 
-__all__ = ["METHODS", "Draws", "Embedding", "Method", "Output", "ProSMIN", "build_method"]
+__all__ = [
+    "DINO",
+    "IBOT",
+    "METHODS",
+    "Draws",
+    "Embedding",
+    "Method",
+    "MoCoV3",
+    "Output",
+    "ProSMIN",
+    "build_method",
+]
 
 
 class Method(Protocol):
@@ -21,7 +35,7 @@ class Method(Protocol):
     online: nn.Module
     target: nn.Module
     spans_batch: bool
-    """Whether a picture's loss depends on the other pictures of the batch, so that a batch cannot be taken in parts."""
+    """Whether a picture's loss depends on the other pictures, so that a batch cannot be taken in parts."""
 
     def __call__(self, views: Views, draws: Draws) -> Output:
         """Score the views of a batch."""
@@ -35,6 +49,9 @@ class Method(Protocol):
 
 METHODS: dict[str, Callable[[Config], nn.Module]] = {
     "prosmin": ProSMIN,
+    "dino": DINO,
+    "ibot": IBOT,
+    "mocov3": MoCoV3,
 }
 
 

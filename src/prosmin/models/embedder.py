@@ -14,7 +14,8 @@ class Embedder(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.backbone = build_backbone(config.backbone, image_size=config.views.global_size)
-        self.projector = build_projector(self.backbone.num_features, config)
+        features: int = self.backbone.num_features  # type: ignore[assignment]
+        self.projector = build_projector(features, config)
 
     def forward(self, groups: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Groups of views of one size each, (n, 3, h, h) -> features (N, D), embedding (N, K)."""

@@ -5,11 +5,10 @@ from typing import Any
 
 import yaml
 
+from prosmin.config import METHOD_TITLES
 from prosmin.report.blocks import Block, Cell, Code, Facts, Fold, Missing, Row, Section, Table
 from prosmin.report.glossary import duration, number
 from prosmin.report.runs import Run
-
-METHODS = {"prosmin": "ProSMIN", "dino": "DINO", "ibot": "iBOT", "mocov3": "MoCo v3"}
 
 
 def summary_section(runs: Sequence[Run]) -> Section:
@@ -47,7 +46,7 @@ def summary_section(runs: Sequence[Run]) -> Section:
 def method(run: Run) -> str:
     """The method's name as it is written."""
     name = str(run.setting("method", "name") or "")
-    return METHODS.get(name, name)
+    return METHOD_TITLES.get(name, name)
 
 
 def objective(run: Run) -> str:

@@ -1,0 +1,169 @@
+"""iBOT: DINO on class tokens, and on the patches that the online network does not see.
+
+Zhou et al., iBOT: Image BERT Pre-Training with Online Tokenizer, 2022. Global views reach the online network
+with blocks of patches hidden; for each hidden patch it predicts the prototypes that the target, which sees
+all patches, finds there.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from prosmin.config import Config, IbotLoss
+from prosmin.data.views import Views
+from prosmin.errors import UsageError
+from prosmin.methods.dino import ViewDistillation, as_scalar, batch_mean, softmax_of, warmed_up, wide_dtype
+from prosmin.methods.output import Draws, Embedding, Output
+from prosmin.models.centre import Centre
+from prosmin.models.embedder import build_projector
+from prosmin.models.freezing import put_back, take_values
+from prosmin.models.masking import BlockMasks
+from prosmin.models.target import make_target, update_target
+from prosmin.models.tokens import build_vit, vit_tokens
+
+
+class TokenEmbedder(nn.Module):
+    """f and g of class and patch tokens, and the token that stands for a hidden patch."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.backbone = build_vit(config)
+        width = self.backbone.num_features
+        self.mask_token = nn.Parameter(torch.zeros(width))
+        self.projector = build_projector(width, config)
+        self.patch_projector = None if config.heads.shared else build_projector(width, config)
+
+    def forward(
+        self, groups: list[Tensor], mask: Tensor | None = None, chosen: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Groups of views -> features (N, D), embedding (N, K), and of the first group patches (n, M, K).
+
+        mask (n, P): what is hidden in the first group. chosen (n, M): which of its patches are embedded, all
+        P without it. The other groups give their class tokens only.
+        """
+        first, patches = vit_tokens(self.backbone, groups[0], mask, self.mask_token)  # (n, D), (n, P, D)
+        features = torch.cat([first, *(self.backbone(x) for x in groups[1:])])  # (N, D)
+        if chosen is not None:
+            patches = _take(patches, chosen)  # (n, M, D)
+        n, M = patches.shape[:2]
+        tokens = patches.flatten(0, 1)
+        if self.patch_projector is not None:
+            return features, self.projector(features), self.patch_projector(tokens).unflatten(0, (n, M))
+        # One pass for both, so that BatchNorm has one set of statistics.
+        embedding, projected = self.projector(torch.cat([features, tokens])).split([len(features), n * M])
+        return features, embedding, projected.unflatten(0, (n, M))
+
+    def last_weights(self) -> list[nn.Parameter]:
+        """The weights that stay where they started during the first epochs."""
+        projectors = [self.projector, self.patch_projector]
+        return [projector.last.weight for projector in projectors if projector is not None]
+
+
+class PatchDistillation(nn.Module):
+    """The loss of hidden patches; a module, so that it compiles like the networks."""
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, online: Tensor, target: Tensor, hidden: Tensor, target_temperature: Tensor) -> Tensor:
+        """The mean over a view's hidden patches, then over views; a view without any counts as 0.
+
+        online, centred target (G, B, M, K), hidden (G, B, M), () -> (B,).
+        """
+        with torch.autocast(online.device.type, enabled=False):
+            z = online.to(wide_dtype(online)) / self.temperature
+            entropies = z.logsumexp(-1) - (softmax_of(target, target_temperature) * z).sum(-1)  # (G, B, M)
+            weights = hidden.to(z.dtype)
+            return ((weights * entropies).sum(-1) / weights.sum(-1).clamp_min(1.0)).mean(0)
+
+
+class IBOT(nn.Module):
+    """f and g online; f, g and a centre each for class and patch tokens as target."""
+
+    spans_batch = False
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.loss: IbotLoss = config.loss
+        self.freeze_epochs: float = config.heads.freeze_last_epochs
+        self.online = TokenEmbedder(config)
+        self.target = make_target(self.online if config.target.start == "copy" else TokenEmbedder(config))
+        self.centre = Centre(config.heads.dim, momentum=config.target.centre_momentum)
+        self.patch_centre = Centre(config.heads.dim, momentum=config.target.centre_momentum)
+        self.masks = _build_masks(self.online.backbone.patch_embed.grid_size, config.loss)
+        self.distillation = ViewDistillation(config.loss.temperature)
+        self.patch_distillation = PatchDistillation(config.loss.temperature)
+        self.frozen: list[Tensor] = []
+
+    def forward(self, views: Views, draws: Draws) -> Output:
+        """DINO's loss of the class tokens plus the loss of the patches hidden from the online network."""
+        G, B = views.global_views.shape[:2]
+        groups = [group.flatten(0, 1) for group in views if group is not None]
+        self.frozen = take_values(self.online.last_weights(), frozen=draws.epoch < self.freeze_epochs)
+        mask, chosen = self.hide(G, draws)  # (G B, P), (G B, M)
+        features, online, patches = self.online(groups, mask, chosen)  # (V B, D), (V B, K), (G B, M, K)
+        with torch.no_grad():
+            _, raw, raw_patches = self.target(groups[:1])  # (G B, K), (G B, P, K)
+            target, target_patches = self.centre(raw), self.patch_centre(_take(raw_patches, chosen))
+        temperature, patch_temperature = self.target_temperatures(draws.epoch, raw.device)
+        losses = self.distillation(online.unflatten(0, (-1, B)), target.unflatten(0, (G, B)), temperature)
+        patch_losses = self.patch_distillation(
+            patches.unflatten(0, (G, B)),
+            target_patches.unflatten(0, (G, B)),
+            mask.gather(1, chosen).unflatten(0, (G, B)),
+            patch_temperature,
+        )
+        return Output(
+            losses=losses + self.loss.patch_weight * patch_losses,
+            observed={"features": features[: G * B].detach(), "target": raw.unflatten(0, (G, B))},
+            statistics={"centre": batch_mean(raw), "patch_centre": batch_mean(raw_patches)},
+        )
+
+    def hide(self, views: int, draws: Draws) -> tuple[Tensor, Tensor]:
+        """What is hidden in each global view, (G B, P), and M patches that hold all of it, (G B, M).
+
+        M is the most a view can hide, so that the loss works on as few patches as possible without a shape
+        that depends on the masks.
+        """
+        numbers = draws.uniform("masks", views * self.masks.numbers)  # (B, G n)
+        mask = self.masks(numbers.unflatten(1, (views, -1)).transpose(0, 1).flatten(0, 1))  # (G B, P)
+        order = mask.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
+        return mask, order[:, : self.masks.most]
+
+    def target_temperatures(self, epoch: float, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The target's temperatures for class and patch tokens at an epoch, each ()."""
+        loss = self.loss
+        ends = [
+            (loss.target_temperature_start, loss.target_temperature),
+            (loss.patch_temperature_start, loss.patch_temperature),
+        ]
+        epochs = loss.temperature_warmup_epochs
+        first, second = (warmed_up(epoch, start=start, end=end, epochs=epochs) for start, end in ends)
+        return as_scalar(first, device), as_scalar(second, device)
+
+    def update(self, statistics: dict[str, Tensor], *, momentum: float) -> None:
+        """Follow the online network and the batch."""
+        put_back(self.online.last_weights(), self.frozen)
+        update_target(self.target, self.online, momentum=momentum)
+        self.centre.update(statistics["centre"])
+        self.patch_centre.update(statistics["patch_centre"])
+
+    def encode(self, x: Tensor) -> Embedding:
+        """Evaluation views, (N, 3, h, h), nothing hidden."""
+        features = self.online.backbone(x)
+        return Embedding(features, self.online.projector(features), None)
+
+
+def _build_masks(grid: tuple[int, int], loss: IbotLoss) -> BlockMasks:
+    masks = BlockMasks(grid, ratio=loss.mask_ratio, probability=loss.mask_probability)
+    if masks.most < 1:
+        raise UsageError(
+            f"loss.mask_ratio is {list(loss.mask_ratio)}, which hides none of the {grid[0]} x {grid[1]} "
+            "patches of a view. Give a larger ratio, larger views.global_size or smaller backbone.patch_size."
+        )
+    return masks
+
+
+def _take(tokens: Tensor, chosen: Tensor) -> Tensor:
+    """The chosen tokens of each view: (n, P, D), (n, M) -> (n, M, D)."""
+    return tokens.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))

@@ -1,0 +1,127 @@
+"""MoCo v3: a query must be more like the key of its picture's other view than like any other picture's key.
+
+Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021. Two views and no
+queue: the other pictures of the batch, of all processes, are the negatives.
+"""
+
+from itertools import pairwise
+
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from prosmin.config import Config
+from prosmin.data.views import Views
+from prosmin.errors import UsageError
+from prosmin.methods.output import Draws, Embedding, Output
+from prosmin.models.backbones import build_backbone
+from prosmin.models.gathering import gather_rows
+from prosmin.models.target import make_target, update_target
+
+
+def batchnorm_mlp(widths: list[int]) -> nn.Sequential:
+    """Linear layers, each with BatchNorm, ReLU between them; the last BatchNorm has neither gain nor bias."""
+    layers: list[nn.Module] = []
+    for i, (inputs, outputs) in enumerate(pairwise(widths)):
+        last = i == len(widths) - 2
+        layers += [nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs, affine=not last)]
+        layers += [] if last else [nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+class KeyEncoder(nn.Module):
+    """f and the three-layer projector."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        heads = config.heads
+        self.backbone = build_backbone(config.backbone, image_size=config.views.global_size)
+        features: int = self.backbone.num_features  # type: ignore[assignment]
+        self.projector = batchnorm_mlp([features, heads.hidden, heads.hidden, heads.dim])
+        _freeze_patch_embedding(self.backbone, config)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Views (N, 3, h, h) -> features (N, D), projections (N, K)."""
+        features = self.backbone(x)
+        return features, self.projector(features)
+
+
+class Contrast(nn.Module):
+    """The symmetric InfoNCE loss; a module, so that it compiles like the networks."""
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, queries: Tensor, keys: Tensor, own: Tensor) -> Tensor:
+        """2 temperature * sum over both views of the cross-entropy of picking the own key of the other view.
+
+        unit queries (2, B, K), unit keys (2, N, K), own (B,): the row of each picture's key -> (B,). The
+        factor keeps the size of the gradient about the same at every temperature.
+        """
+        with torch.autocast(queries.device.type, enabled=False):
+            logits = torch.einsum("gbk,gnk->gbn", queries, keys.flip(0)) / self.temperature  # (2, B, N)
+            hits = logits.gather(2, own.expand(2, -1)[..., None])[..., 0]  # (2, B)
+            return 2.0 * self.temperature * (logits.logsumexp(-1) - hits).sum(0)
+
+
+class MoCoV3(nn.Module):
+    """f, projector and predictor online; f and projector as target, the momentum encoder."""
+
+    spans_batch = True
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        if config.views.local:
+            raise UsageError(
+                f"views.local is {config.views.local}; MoCo v3 compares the two global views and takes no "
+                "local ones: set views.local to 0."
+            )
+        heads = config.heads
+        self.online = KeyEncoder(config)
+        self.predictor = batchnorm_mlp([heads.dim, heads.hidden, heads.dim])
+        self.target = make_target(self.online if config.target.start == "copy" else KeyEncoder(config))
+        self.contrast = Contrast(config.loss.temperature)
+
+    def forward(self, views: Views, draws: Draws) -> Output:
+        """Queries of each view against the keys of the other view of all pictures."""
+        G, B = views.global_views.shape[:2]
+        x = views.global_views.flatten(0, 1)  # (G B, 3, h, h)
+        features, projections = self.online(x)
+        queries = _unit(self.predictor(projections)).unflatten(0, (G, B))  # (G, B, K)
+        with torch.no_grad():
+            keys = _unit(self.target(x)[1]).unflatten(0, (G, B))  # (G, B, K)
+        all_keys, first = gather_rows(keys)  # (G, N, K)
+        own = torch.arange(first, first + B, device=x.device)  # (B,)
+        return Output(
+            losses=self.contrast(queries, all_keys, own),
+            observed={"features": features.detach(), "target": keys},
+            statistics={},
+        )
+
+    def update(self, statistics: dict[str, Tensor], *, momentum: float) -> None:
+        """Follow the online network."""
+        update_target(self.target, self.online, momentum=momentum)
+
+    def encode(self, x: Tensor) -> Embedding:
+        """Evaluation views, (N, 3, h, h); the mean is the query."""
+        features, projections = self.online(x)
+        return Embedding(features, _unit(self.predictor(projections)), None)
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Rows of length one, in float32 or wider: (N, K) -> (N, K)."""
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
+
+
+def _freeze_patch_embedding(backbone: nn.Module, config: Config) -> None:
+    """Leave a ViT's first layer as it was drawn: training it is unstable (the paper, section 4)."""
+    wanted = config.heads.freeze_patch_embedding
+    if isinstance(backbone, VisionTransformer):
+        backbone.patch_embed.requires_grad_(wanted is False)
+    elif wanted is not None:
+        raise UsageError(
+            "heads.freeze_patch_embedding is for a ViT; "
+            f"backbone.name is {config.backbone.name!r}. Leave it out."
+        )

@@ -1,0 +1,194 @@
+"""What all methods have in common: who learns, who follows, and an engine that knows none of them."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import prosmin
+from prosmin import config as configs
+from prosmin import methods
+from prosmin.encoder import load
+from prosmin.errors import UsageError
+from prosmin.methods import build_method
+from prosmin.training.pretrain import pretrain
+from tiny_methods import METHODS, tiny_draws, tiny_method, tiny_views
+
+CASES = [(name, vit) for name in METHODS for vit in (False, True) if vit or name != "ibot"]
+IDS = [f"{name}-{'vit' if vit else 'resnet'}" for name, vit in CASES]
+every_case = pytest.mark.parametrize(("name", "vit"), CASES, ids=IDS)
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+def test_these_are_all_the_methods():
+    assert set(METHODS) == set(methods.METHODS) == set(configs.METHOD_GROUPS)
+
+
+@every_case
+def test_gradients_reach_the_online_network_alone_and_all_of_it(name, vit):
+    config = tiny_method(name, vit=vit)
+    method = build_method(config)
+    method(tiny_views(config), tiny_draws()).losses.mean().backward()
+    left_random = {f"online.backbone.patch_embed.proj.{part}" for part in ("weight", "bias")}
+    for key, parameter in method.named_parameters():
+        if key.startswith("target.") or (name == "mocov3" and key in left_random):
+            assert parameter.grad is None, key
+        else:
+            assert parameter.grad is not None, key
+            assert parameter.grad.abs().sum() > 0, key
+
+
+@every_case
+def test_online_and_target_share_no_parameter_and_no_buffer(name, vit):
+    method = build_method(tiny_method(name, vit=vit))
+
+    def places(module: torch.nn.Module) -> set[int]:
+        return {t.untyped_storage().data_ptr() for t in [*module.parameters(), *module.buffers()]}
+
+    own = places(method) - places(method.target)
+    assert places(method.online) <= own
+    assert not any(p.requires_grad for p in method.target.parameters())
+    assert any(p.requires_grad for p in method.online.backbone.parameters())
+
+
+@every_case
+def test_the_target_changes_by_ema_alone(name, vit):
+    config = tiny_method(name, vit=vit, target__start="independent")
+    method = build_method(config)
+    online = {key: p.clone() for key, p in method.online.named_parameters()}
+    before = {key: p.clone() for key, p in method.target.named_parameters()}
+    assert any(not torch.equal(before[key], online[key]) for key in online)
+    output = method(tiny_views(config), tiny_draws())
+    for key, p in method.target.named_parameters():
+        assert torch.equal(p, before[key]), key
+    method.update(output.statistics, momentum=0.8)
+    for key, p in method.target.named_parameters():
+        torch.testing.assert_close(p, 0.8 * before[key] + 0.2 * online[key])
+    for key, p in method.online.named_parameters():
+        assert torch.equal(p, online[key]), key
+
+
+@every_case
+def test_one_loss_a_picture_and_an_embedding_of_k_numbers(name, vit):
+    config = tiny_method(name, vit=vit)
+    method = build_method(config)
+    output = method(tiny_views(config), tiny_draws())
+    assert output.losses.shape == (4,)
+    assert output.observed["features"].shape == (8, method.online.backbone.num_features)
+    assert output.observed["target"].shape == (2, 4, 24)
+    assert not any(
+        tensor.requires_grad for tensor in [*output.observed.values(), *output.statistics.values()]
+    )
+    features, mean, scale = method.eval().encode(tiny_views(config, pictures=3).global_views[0])
+    assert features.shape == (3, method.online.backbone.num_features)
+    assert mean.shape == (3, 24)
+    assert (scale is not None) == (name == "prosmin")
+
+
+@every_case
+def test_losses_spread_over_the_batch_only_where_a_method_says_so(name, vit):
+    """With BatchNorm at rest, a picture's loss is its own, unless the others are its negatives."""
+    config = tiny_method(name, vit=vit)
+    method = build_method(config)
+    for module in method.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.eval()
+    views = tiny_views(config)
+    half = type(views)(*(None if group is None else group[:, :2] for group in views))
+    whole, part = method(views, tiny_draws()).losses[:2], method(half, tiny_draws(pictures=2)).losses
+    alike = bool(torch.allclose(whole, part, rtol=1e-4, atol=1e-5))
+    assert alike != method.spans_batch
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "prosmin"])  # test_pretrain.py has it
+def test_a_run_continues_to_the_same_bits(name, tmp_path):
+    whole = pretrain(tiny_method(name), tmp_path / "whole")
+    pretrain(tiny_method(name, training__max_steps="2"), tmp_path / "parts")
+    parts = pretrain(tiny_method(name), tmp_path / "parts")
+    first, second = (load_file(run / "encoder.safetensors") for run in (whole, parts))
+    assert first.keys() == second.keys()
+    for key in first:
+        assert torch.equal(first[key], second[key]), key
+    texts = [(run / "metrics.jsonl").read_text() for run in (whole, parts)]
+    rows = [[json.loads(line)["loss"] for line in text.splitlines()] for text in texts]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == 4
+    images = torch.randint(
+        0, 256, (5, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    uncertainty = load(parts).uncertainty(images)
+    assert uncertainty.shape == (5,)
+    assert bool((uncertainty > 0).all())  # a variance between views
+
+
+@pytest.mark.parametrize(
+    "recipe", ["demo", "demo-vit", "cifar10-resnet18", "cifar10-vit", "imagenet-vit-small"]
+)
+@every_method
+def test_the_common_recipes_have_a_section_for_every_method_that_can_use_them(recipe, name):
+    config = configs.resolve(recipe=recipe, overrides={"method.name": name})
+    assert f"\n  {name}:\n" in configs.recipe_text(recipe) or (
+        name == "ibot" and "resnet" in config.backbone.name
+    )
+    assert (config.views.local == 0) == (name == "mocov3")
+    assert configs.build(configs.to_tree(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "part"),
+    [
+        ("dino", {"heads.dim": "0"}, "heads.dim"),
+        ("dino", {"heads.freeze_last_epochs": "-1"}, "heads.freeze_last_epochs"),
+        ("dino", {"loss.target_temperature": "0"}, "loss.target_temperature"),
+        ("dino", {"loss.temperature_warmup_epochs": "-1"}, "loss.temperature_warmup_epochs"),
+        ("dino", {"loss.lam": "0.5"}, "no field loss.lam for dino"),
+        ("ibot", {"loss.mask_ratio": "0.1,1.5"}, "loss.mask_ratio"),
+        ("ibot", {"loss.mask_probability": "2"}, "loss.mask_probability"),
+        ("ibot", {"loss.patch_temperature_start": "0"}, "loss.patch_temperature_start"),
+        ("mocov3", {"loss.temperature": "0"}, "loss.temperature"),
+        ("mocov3", {"heads.bottleneck": "8"}, "no field heads.bottleneck for mocov3"),
+    ],
+)
+def test_wrong_fields_and_values_are_refused(name, fields, part):
+    with pytest.raises(UsageError, match=part):
+        configs.resolve(recipe="demo-vit", overrides={"method.name": name, **fields})
+
+
+def test_every_field_of_every_method_has_its_line():
+    for name in METHODS:
+        assert all(doc for _, _, doc in configs.describe(name))
+
+
+def _named(path: Path, names: set[str]) -> list[str]:
+    """Where code (not its comments, not its docstrings) speaks of a method."""
+    tree = ast.parse(path.read_text())
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and isinstance(node.body[0], ast.Expr)
+    }
+    found = []
+    for node in ast.walk(tree):
+        words = [getattr(node, field, None) for field in ("id", "attr", "arg", "name")]
+        if isinstance(node, ast.Constant) and id(node) not in docstrings:
+            words.append(node.value)
+        found += [
+            f"{path.name}:{node.lineno} {word}" for word in words if isinstance(word, str) and word in names
+        ]
+    return found
+
+
+def test_the_engine_names_no_method():
+    """The loop, checkpoints, encoder, evaluation and report work for a method they have never heard of."""
+    package = Path(prosmin.__file__).parent
+    classes = {cls.__name__ for cls in methods.METHODS.values()}
+    files = [package / "encoder.py", package / "demo.py"]
+    for folder in ("training", "evaluation", "report"):
+        files += sorted((package / folder).rglob("*.py"))
+    # "prosmin" is the package's name too: there the class tells.
+    names = (set(METHODS) - {"prosmin"}) | classes | {"iBOT", "MoCo v3"}
+    assert [place for path in files for place in _named(path, names)] == []

@@ -1,0 +1,55 @@
+"""A configuration of each method that any machine runs in a moment, and views to go with it."""
+
+import warnings
+
+import torch
+
+from prosmin import config as configs
+from prosmin.data.views import Views
+from prosmin.methods.output import Draws
+
+METHODS = ("prosmin", "dino", "ibot", "mocov3")
+
+_RUN = {
+    "training.batch_size": "16",
+    "training.epochs": "1",
+    "training.max_steps": "4",
+    "training.log_every": "1",
+    "training.checkpoint_every": "2",
+    "heads.hidden": "32",
+    "heads.dim": "24",
+}
+_RESNET = {"backbone.name": "resnet8_cifar"}
+_VIT = {"backbone.patch_size": "8", "backbone.width": "24", "backbone.depth": "2", "backbone.heads": "3"}
+_OWN = {
+    "prosmin": {"heads.bottleneck": "16", "heads.predictor_hidden": "32", "views.local": "1"},
+    "dino": {"heads.bottleneck": "16", "views.local": "1"},
+    "ibot": {"heads.bottleneck": "16", "views.local": "1"},
+    "mocov3": {},
+}
+
+
+def tiny_method(name: str, *, vit: bool = False, **changes: str) -> configs.Config:
+    """The tiny configuration of a method with changes, written group__field; iBOT has a ViT always."""
+    vit = vit or name == "ibot"
+    fields = {key.replace("__", "."): value for key, value in changes.items()}
+    overrides = {"method.name": name} | _RUN | (_VIT if vit else _RESNET) | _OWN[name] | fields
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return configs.resolve(recipe="demo-vit" if vit else "demo", overrides=overrides)
+
+
+def tiny_views(config: configs.Config, *, pictures: int = 4, seed: int = 0) -> Views:
+    """Normalised noise in the shapes of a configuration's views."""
+    random = torch.Generator().manual_seed(seed)
+
+    def noise(count: int, side: int) -> torch.Tensor:
+        return torch.randn(count, pictures, 3, side, side, generator=random)
+
+    views = config.views
+    return Views(noise(2, views.global_size), noise(views.local, views.local_size) if views.local else None)
+
+
+def tiny_draws(*, pictures: int = 4, step: int = 0, epoch: float = 0.0) -> Draws:
+    """The randomness of a step of the pictures 0, 1, ..."""
+    return Draws(0, step, torch.arange(pictures), epoch)
