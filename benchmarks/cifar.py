@@ -38,8 +38,8 @@ def held_out(train: Pictures) -> torch.Tensor:
     return torch.tensor([(int(y) // 96 * 7 + int(x) // 96 * 3) % 6 == 0 for y, x in corners])
 
 
-def judge(run: Path, train: Pictures) -> dict[str, float]:
-    """kNN and linear probe from nine tenths of train to the held-out tenth."""
+def judge(run: Path, train: Pictures, *, linear: bool) -> dict[str, float]:
+    """kNN and, where asked, a linear probe from nine tenths of train to the held-out tenth."""
     encoder = load(run)
     features = encoder(train).features.to(encoder.device)
     assert train.labels is not None
@@ -51,12 +51,14 @@ def judge(run: Path, train: Pictures) -> dict[str, float]:
     for k in (20, 200):
         votes = vote(similarities[:, :k], labels[~held][indices[:, :k]], classes=classes)
         found[f"knn{k}_top1"] = float((votes.argmax(1) == labels[held]).double().mean())
+    if not linear:
+        return found
     probe = linear_probe(features[~held], labels[~held], classes=classes, seed=0)
-    linear = classification_metrics(probe.probabilities(features[held]), labels[held], bootstrap=50)
-    return found | {f"linear_{name}": linear[name] for name in ("top1", "nll", "ece", "ece_floor")}
+    scores = classification_metrics(probe.probabilities(features[held]), labels[held], bootstrap=50)
+    return found | {f"linear_{name}": scores[name] for name in ("top1", "nll", "ece", "ece_floor")}
 
 
-def one(name: str, recipe: str, overrides: dict[str, str], train: Pictures, folder: Path) -> dict[str, object]:
+def one(name: str, recipe: str, overrides: dict[str, str], train: Pictures, folder: Path, *, linear: bool) -> dict[str, object]:
     """One run from start to its line."""
     config = configs.resolve(recipe=recipe, overrides={"data.spec": train.spec, **overrides})
     began = time.monotonic()
@@ -64,9 +66,10 @@ def one(name: str, recipe: str, overrides: dict[str, str], train: Pictures, fold
     seconds = time.monotonic() - began
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     rates = sorted(row["images_per_second"] for row in rows[1:]) or [0.0]
-    last = {key: rows[-1][key] for key in ("loss", "target_std", "feature_rank", "scale_mean") if key in rows[-1]}
+    health = ("step", "loss", "target_std", "feature_rank", "scale_mean", "grad_norm")
+    path = [{key: float(f"{row[key]:.4g}") for key in health if key in row} for row in rows[:: max(1, len(rows) // 8)]]
     began = time.monotonic()
-    measured = judge(run, train)
+    measured = judge(run, train, linear=linear)
     return {
         "name": name,
         "recipe": recipe,
@@ -76,7 +79,7 @@ def one(name: str, recipe: str, overrides: dict[str, str], train: Pictures, fold
         "images_per_second": rates[len(rates) // 2],
         "judging_seconds": round(time.monotonic() - began, 1),
         **measured,
-        **last,
+        "path": path,
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "torch": torch.__version__,
         "command": " ".join(["python", *sys.argv]),
@@ -89,6 +92,7 @@ def main() -> None:
     parser.add_argument("--train", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--run", nargs="+", action="append", required=True, metavar=("NAME RECIPE", "FIELD=VALUE"))
+    parser.add_argument("--knn-only", action="store_true", help="leave the linear probe out")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     train = load_pictures(options.train)
@@ -96,7 +100,7 @@ def main() -> None:
         for name, recipe, *fields in options.run:
             overrides = dict(field.split("=", 1) for field in fields)
             try:
-                line = one(name, recipe, overrides, train, Path(folder))
+                line = one(name, recipe, overrides, train, Path(folder), linear=not options.knn_only)
             except Exception as error:
                 line = {"name": name, "recipe": recipe, "overrides": overrides, "failed": f"{type(error).__name__}: {error}"}
             print(json.dumps(line), flush=True)

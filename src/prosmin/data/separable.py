@@ -32,29 +32,23 @@ def combine(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
 
 
 def sum_taps(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
-    """Columns first: bags of T weighted rows of a table, whose rows are the picture's columns."""
-    B, C, H, W = images.shape
-    _, V, h, _ = rows.places.shape
-    w = columns.places.shape[2]
-    table = _laid_out(images.permute(0, 3, 1, 2))  # (B, W, C, H)
-    places = columns.places + W * torch.arange(B).view(B, 1, 1, 1)
-    half = _bags(table.view(B * W, C * H), places, columns.weights)  # (B V w, C H)
-    table = half.view(B * V, w, C, H).permute(0, 2, 3, 1).reshape(B * V * C * H, w)
-    places = rows.places[:, :, None] + H * torch.arange(B * V * C).view(B, V, C, 1, 1)  # (B, V, C, h, T)
-    return _bags(table, places, rows.weights[:, :, None].expand_as(places)).view(B, V, C, h, w)
+    """Each axis in turn, lying so that its pixels are rows of memory; columns first."""
+    half = _sum_rows(images.mT.contiguous().to(torch.float32)[:, None], columns)  # (B, V, C, w, H)
+    return _sum_rows(half.mT.contiguous(), rows)
 
 
-def _laid_out(images: Tensor) -> Tensor:
-    """The pictures as float32 in the order of their axes, in one pass over memory."""
-    return torch.empty(images.shape, dtype=torch.float32, device=images.device).copy_(images)
-
-
-def _bags(table: Tensor, places: Tensor, weights: Tensor) -> Tensor:
-    """Sums of weighted table rows: (rows, n), (..., T), (..., T) -> (bags, n)."""
-    taps = places.shape[-1]
+def _sum_rows(table: Tensor, taps: Taps) -> Tensor:
+    """Weighted sums of T rows: (B, 1 or V, C, rows, n) -> (B, V, C, size, n)."""
+    B, V, size, T = taps.places.shape
+    C, rows, n = table.shape[2:]
+    start = rows * torch.arange(table.shape[:3].numel()).view(*table.shape[:3], 1, 1)
+    places = start + taps.places[:, :, None]  # (B, V, C, size, T)
+    weights = taps.weights[:, :, None].expand_as(places)
     # Contiguous always: for other strides torch has another kernel, and a view must not depend on its batch.
-    places, weights = places.reshape(-1, taps).contiguous(), weights.reshape(-1, taps).contiguous()
-    return F.embedding_bag(places, table.contiguous(), mode="sum", per_sample_weights=weights)
+    bags, weights = places.view(-1, T), weights.reshape(-1, T).contiguous()
+    return F.embedding_bag(bags, table.reshape(-1, n), mode="sum", per_sample_weights=weights).view(
+        B, V, C, size, n
+    )
 
 
 def multiply(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
@@ -70,7 +64,7 @@ def _multiply(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
     B, C, H, W = images.shape
     first, second = rows.matrix(H), columns.matrix(W)  # (B, V, h, H), (B, V, w, W)
     _, V, h, _ = first.shape
-    pixels = _laid_out(images.transpose(1, 2))  # (B, H, C, W)
+    pixels = images.transpose(1, 2).contiguous().to(torch.float32)  # (B, H, C, W)
     # The V views of a picture share one product: their matrices stand one above the other.
     half = torch.bmm(first.view(B, V * h, H), pixels.view(B, H, C * W))  # (B, V h, C W)
     views = torch.bmm(half.view(B * V, h * C, W), second.flatten(0, 1).mT)  # (B V, h C, w)
