@@ -1,11 +1,11 @@
 """Train recipes on CIFAR-10 and judge them on a held-out tenth of train: the tuning runs of benchmarks/LOG.md.
 
     python benchmarks/cifar.py --train parquet:cifar10-train.parquet --out benchmarks/results/tuning.jsonl \
-        --run base cifar10-resnet18 training.epochs=25 --run slow cifar10-resnet18 training.epochs=25 target.momentum=0.99
+        --run base cifar10-resnet18 training.epochs=25 --run slow cifar10-resnet18 target.momentum=0.99
 
-Every run appends one line: name, configuration hash, overrides, seconds, img/s, kNN and linear top-1, NLL and ECE on the
-held-out tenth (the probe and the kNN bank see the other nine tenths), health numbers, hardware, command. Test pictures
-are never read here.
+Every run appends one line: name, configuration hash, overrides, seconds, img/s, kNN and linear top-1, NLL and ECE on
+the held-out tenth (the probe and the kNN bank see the other nine tenths), health numbers, hardware, command. Test
+pictures are never read here.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from prosmin.training.pretrain import pretrain
 
 
 def held_out(train: Pictures) -> torch.Tensor:
-    """A tenth of the pictures; for the embedded photographs a sixth of the 96 px blocks, since patches of a block overlap."""
+    """A tenth of the pictures; of the embedded photographs a sixth of the 96 px blocks, whose patches overlap."""
     assert train.labels is not None
     if not train.spec.startswith("photos"):
         return held_out_tenth(train.labels, seed=0)
@@ -58,7 +58,9 @@ def judge(run: Path, train: Pictures, *, linear: bool) -> dict[str, float]:
     return found | {f"linear_{name}": scores[name] for name in ("top1", "nll", "ece", "ece_floor")}
 
 
-def one(name: str, recipe: str, overrides: dict[str, str], train: Pictures, folder: Path, *, linear: bool) -> dict[str, object]:
+def one(
+    name: str, recipe: str, overrides: dict[str, str], train: Pictures, folder: Path, *, linear: bool
+) -> dict[str, object]:
     """One run from start to its line."""
     config = configs.resolve(recipe=recipe, overrides={"data.spec": train.spec, **overrides})
     began = time.monotonic()
@@ -102,7 +104,12 @@ def main() -> None:
             try:
                 line = one(name, recipe, overrides, train, Path(folder), linear=not options.knn_only)
             except Exception as error:
-                line = {"name": name, "recipe": recipe, "overrides": overrides, "failed": f"{type(error).__name__}: {error}"}
+                line = {
+                    "name": name,
+                    "recipe": recipe,
+                    "overrides": overrides,
+                    "failed": f"{type(error).__name__}: {error}",
+                }
             print(json.dumps(line), flush=True)
             with options.out.open("a") as file:
                 file.write(json.dumps(line) + "\n")

@@ -134,12 +134,11 @@ def time_on_device(losses: dict[str, Loss], args: argparse.Namespace) -> dict[st
     """
     found = {}
     for name, loss in losses.items():
-        inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in make_inputs(args)]
+        inputs = make_inputs(args)
         noise = make_noise(name.removesuffix(" compiled"), args, seed=0)
 
-        def work(loss: Loss = loss, inputs: list[Tensor] = inputs, noise: Tensor = noise) -> None:
-            learning = [tensor for tensor in inputs if tensor.requires_grad]
-            torch.autograd.grad(loss(*inputs, noise), learning)
+        def work(loss: Loss = loss, inputs: tuple[Tensor, Tensor, Tensor] = inputs, noise: Tensor = noise) -> None:
+            torch.autograd.grad(loss(*inputs, noise), inputs[:2])  # mean and scale
 
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -184,9 +183,7 @@ def peak_on_cpu(name: str, args: argparse.Namespace) -> float:
 
 def _child_peak(name: str, args: argparse.Namespace) -> float:
     small = argparse.Namespace(**(vars(args) | {"views": 1, "batch": 2, "dim": 64}))
-    one_round(
-        LOSSES[name], make_inputs(small), make_noise(name, small, seed=0)
-    )  # libraries load at the first call
+    one_round(LOSSES[name], make_inputs(small), make_noise(name, small, seed=0))  # libraries load at the first call
     inputs = make_inputs(args)
     # Not getrusage: a process started by a large one inherits that one's high-water mark as its own.
     Path("/proc/self/clear_refs").write_text("5")  # the mark falls to what is held now
@@ -205,9 +202,7 @@ def time_noise(args: argparse.Namespace) -> dict[str, float]:
     """Median time of the noise of one step by prosmin.randomness, eager and compiled where asked."""
     shape = (args.views, noise_count("paired", args.samples, antithetic=True), args.dim)
     positions = torch.arange(args.batch, device=args.device)
-    bits = torch.tensor(
-        key(0, 0, "noise"), device=args.device
-    )  # a tensor: another key must not compile again
+    bits = torch.tensor(key(0, 0, "noise"), device=args.device)  # a tensor: another key must not compile again
 
     def draw(k: Any) -> Tensor:
         return normal(k, positions, shape).transpose(0, 1)  # (V, B, S/2, K)
@@ -227,11 +222,7 @@ def time_vit(args: argparse.Namespace) -> dict[str, float]:
     """
     import timm
 
-    model = (
-        timm.create_model("vit_small_patch16_224", dynamic_img_size=True, num_classes=0)
-        .to(args.device)
-        .train()
-    )
+    model = timm.create_model("vit_small_patch16_224", dynamic_img_size=True, num_classes=0).to(args.device).train()
     groups = [
         torch.randn(count * args.batch, 3, side, side, device=args.device)
         for count, side in ((args.targets, 224), (args.views - args.targets, 96))
@@ -260,9 +251,7 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
             found[f"{name}: times faster"] = losses["obvious"]["median_ms"] / losses[name]["median_ms"]
             found[f"{name}: times less memory"] = memory["obvious"] / memory[name]
     gap = abs(losses["ours"]["loss"] - losses["obvious"]["loss"])
-    error = (
-        losses["ours"]["loss_standard_error"] ** 2 + losses["obvious"]["loss_standard_error"] ** 2
-    ) ** 0.5
+    error = (losses["ours"]["loss_standard_error"] ** 2 + losses["obvious"]["loss_standard_error"] ** 2) ** 0.5
     found["ours against obvious: difference in standard errors"] = gap / error
     for name, milliseconds in results.get("device_ms", {}).items():
         found[f"{name}: times faster on the device alone"] = results["device_ms"]["obvious"] / milliseconds
@@ -280,9 +269,7 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
 def describe_machine(args: argparse.Namespace) -> dict[str, Any]:
     """Hardware and versions."""
     names = [
-        line.split(":")[1].strip()
-        for line in _read("/proc/cpuinfo").splitlines()
-        if line.startswith("model name")
+        line.split(":")[1].strip() for line in _read("/proc/cpuinfo").splitlines() if line.startswith("model name")
     ]
     machine = {
         "cpu": names[0] if names else platform.processor(),
@@ -324,9 +311,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print, and write where asked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--out", type=Path)
     for name, value in (("views", 18), ("targets", 2), ("batch", 64), ("dim", 4096), ("samples", 4)):
@@ -335,9 +320,7 @@ def main() -> None:
     args = parser.parse_args()
     args.rounds = args.rounds or (30 if args.device == "cuda" else 5)
     args.compile = args.device == "cuda"
-    settings = {
-        name: getattr(args, name) for name in ("views", "targets", "batch", "dim", "samples", "rounds")
-    }
+    settings = {name: getattr(args, name) for name in ("views", "targets", "batch", "dim", "samples", "rounds")}
     command = "python " + " ".join(sys.argv)
     report = {"command": command, "machine": describe_machine(args), "settings": settings} | measure(args)
     text = json.dumps(report, indent=1)

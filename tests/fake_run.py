@@ -49,9 +49,7 @@ def fake_run(
     return folder
 
 
-def write(
-    folder: Path, name: str, result: dict[str, Any], arrays: dict[str, np.ndarray] | None = None
-) -> None:
+def write(folder: Path, name: str, result: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> None:
     common = {
         "protocol": name,
         "data": {"train": "photos@train", "test": "photos@test"},
@@ -144,9 +142,7 @@ def fake_bins(rng: np.random.Generator, top1: float, over: float) -> dict[str, l
     }
 
 
-def fake_ood(
-    rng: np.random.Generator, skill: float, name: str
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def fake_ood(rng: np.random.Generator, skill: float, name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     arrays, scores = {}, {}
     for score, gap in SCORES.items():
         inside, outside = rng.normal(size=840), rng.normal(loc=gap * skill, scale=1.2, size=240)
@@ -209,9 +205,7 @@ def fake_thumbnails(rng: np.random.Generator, *, nasty: bool, each: int = 12) ->
         labels.append(NASTY if nasty else CLASSES[at])
         keys.append(f'{NASTY if nasty else CLASSES[at]}/{i:04d}.png" onerror="window.harmed = true')
     kinds = ["certain"] * each + ["uncertain"] * each + ["ood"] * each
-    values = np.concatenate(
-        [rng.normal(-3.9, 0.1, each), rng.normal(-2.2, 0.1, each), rng.normal(1.1, 0.05, each)]
-    )
+    values = np.concatenate([rng.normal(-3.9, 0.1, each), rng.normal(-2.2, 0.1, each), rng.normal(1.1, 0.05, each)])
     return {
         "thumbnails": np.stack(pictures).astype(np.uint8),
         "thumbnail_uncertainty": values,

@@ -34,14 +34,10 @@ def test_top1_nll_and_brier_agree_with_scikit_learn() -> None:
     logits, labels = simulated(500)
     probabilities = torch.softmax(logits, 1)
     ours = classification_metrics(probabilities, labels, bootstrap=2)
-    assert ours["nll"] == pytest.approx(
-        log_loss(labels, probabilities.numpy(), labels=list(range(10))), rel=1e-10
-    )
+    assert ours["nll"] == pytest.approx(log_loss(labels, probabilities.numpy(), labels=list(range(10))), rel=1e-10)
     theirs = brier_score_loss(labels, probabilities.numpy(), labels=list(range(10)), scale_by_half=False)
     assert ours["brier"] == pytest.approx(theirs, rel=1e-10)
-    assert ours["top1"] == pytest.approx(
-        sum(p.argmax() == y for p, y in zip(probabilities, labels, strict=True)) / 500
-    )
+    assert ours["top1"] == pytest.approx(sum(p.argmax() == y for p, y in zip(probabilities, labels, strict=True)) / 500)
     assert all(type(value) is float for value in ours.values())
 
 
@@ -109,9 +105,7 @@ def test_nll_is_floored_where_a_probability_is_zero() -> None:
 def test_adaptive_bins_do_not_depend_on_the_order_of_ties() -> None:
     probabilities = torch.tensor([[0.75, 0.25]] * 40)
     labels = torch.tensor([0] * 30 + [1] * 10)
-    assert classification_metrics(probabilities, labels, bootstrap=2)["adaptive_ece"] == pytest.approx(
-        0.0, abs=1e-7
-    )
+    assert classification_metrics(probabilities, labels, bootstrap=2)["adaptive_ece"] == pytest.approx(0.0, abs=1e-7)
 
 
 def test_a_calibrated_model_lands_on_the_floor() -> None:
@@ -138,9 +132,7 @@ def test_the_interval_covers_the_mean_ece_of_test_sets_of_this_size(sharpening: 
     found = []
     for seed in range(100):
         logits, labels = simulated(500, seed=seed)
-        found.append(
-            classification_metrics(torch.softmax(sharpening * logits, 1), labels, seed=seed, bootstrap=100)
-        )
+        found.append(classification_metrics(torch.softmax(sharpening * logits, 1), labels, seed=seed, bootstrap=100))
     truth = sum(f["ece"] for f in found) / len(found)
     covered = sum(f["ece_low"] <= truth <= f["ece_high"] for f in found)
     # 95 expected, 88 is three binomial standard deviations below. Unmoved draws cover 79 and 89 here.

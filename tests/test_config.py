@@ -81,7 +81,9 @@ def test_every_field_has_its_line():
 
 def test_differences_name_what_changes_the_result_only():
     one = configs.resolve(recipe="demo")
-    other = configs.resolve(recipe="demo", overrides={"training.seed": "1", "training.max_steps": "3", "compute.devices": "2"})
+    other = configs.resolve(
+        recipe="demo", overrides={"training.seed": "1", "training.max_steps": "3", "compute.devices": "2"}
+    )
     assert configs.differences(one, other) == ["training.seed: 0 -> 1"]
     assert configs.fingerprint(one) != configs.fingerprint(other)
     same = dataclasses.replace(one, compute=other.compute)
@@ -94,8 +96,13 @@ def test_a_scale_that_will_be_wrong_is_said():
 
 
 def test_the_pooled_threshold_counts_the_views():
-    pooled = {"loss.pairs": "pooled", "loss.estimator": "ustat", "loss.antithetic": "false", "loss.lam": "0.48"}
-    with pytest.raises(UsageError, match="0.4969"):
+    pooled = {
+        "loss.pairs": "pooled",
+        "loss.estimator": "ustat",
+        "loss.antithetic": "false",
+        "loss.lam": "0.48",
+    }
+    with pytest.raises(UsageError, match=r"0\.4969"):
         configs.resolve(recipe="demo", overrides=pooled | {"views.local": "16"})
     with pytest.warns(ProprietyWarning):
         configs.resolve(recipe="demo", overrides=pooled | {"views.local": "0"})

@@ -141,9 +141,7 @@ def test_sixteen_bit_tiff_is_scaled():
 def bomb(kind: str) -> bytes:
     """A file of some bytes that claims to be a picture of gigabytes."""
     if kind == "png":
-        return (
-            png16(np.zeros((1, 1)))[:16] + struct.pack(">II", 60_000, 60_000) + b"\x08\x02\0\0\0" + b"\0" * 64
-        )
+        return png16(np.zeros((1, 1)))[:16] + struct.pack(">II", 60_000, 60_000) + b"\x08\x02\0\0\0" + b"\0" * 64
     if kind == "jpeg":
         data = bytearray(encode(smooth(), "JPEG"))
         at = data.index(b"\xff\xc0")
@@ -155,9 +153,7 @@ def bomb(kind: str) -> bytes:
         body = b"VP8X" + struct.pack("<I", 10) + b"\0\0\0\0" + (16_000).to_bytes(3, "little") * 2 + b"\0" * 20
         return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WEBP" + body
     data = bytearray(encode(smooth(), "BMP"))
-    data[18:26] = struct.pack(
-        "<ii", 9_400, 9_500
-    )  # between our limit and Pillow's error: there it only warns
+    data[18:26] = struct.pack("<ii", 9_400, 9_500)  # between our limit and Pillow's error: there it only warns
     return bytes(data)
 
 

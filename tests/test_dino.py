@@ -97,13 +97,9 @@ def test_a_step_of_the_method_is_the_reference_of_its_networks_outputs():
 @pytest.mark.parametrize("name", ["dino", "ibot"])
 def test_the_last_layer_waits_and_then_learns(name):
     """While frozen nothing moves it, weight decay included; its first step after that is of ordinary size."""
-    config = tiny_method(
-        name, heads__freeze_last_epochs="1", **({"heads__shared": "false"} if name == "ibot" else {})
-    )
+    config = tiny_method(name, heads__freeze_last_epochs="1", **({"heads__shared": "false"} if name == "ibot" else {}))
     method = build_method(config)
-    optimizer = torch.optim.AdamW(
-        [p for p in method.parameters() if p.requires_grad], lr=1e-3, weight_decay=0.5
-    )
+    optimizer = torch.optim.AdamW([p for p in method.parameters() if p.requires_grad], lr=1e-3, weight_decay=0.5)
     lasts = {key: p for key, p in method.online.named_parameters() if key.endswith("last.weight")}
     start = {key: p.detach().clone() for key, p in lasts.items()}
     first = method.online.projector.mlp[0].weight.detach().clone()

@@ -26,9 +26,7 @@ def patch_loss(online, target, centre, mask, *, temperature: float, target_tempe
             entropies = []
             for i in range(P):
                 if mask[g, b, i]:
-                    z = [
-                        (float(target[g, b, i, k]) - float(centre[k])) / target_temperature for k in range(K)
-                    ]
+                    z = [(float(target[g, b, i, k]) - float(centre[k])) / target_temperature for k in range(K)]
                     p_target = _softmax(z)
                     p_online = _softmax([float(online[g, b, i, k]) / temperature for k in range(K)])
                     entropies.append(-sum(p_target[k] * math.log(p_online[k]) for k in range(K)))
@@ -110,9 +108,7 @@ def test_tokens_without_a_mask_are_the_vits_own_and_hidden_patches_are_not_seen(
     assert not torch.allclose(seen[0], features)
 
 
-def _masks(
-    grid: tuple[int, int], *, count: int = 2000, **settings: object
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _masks(grid: tuple[int, int], *, count: int = 2000, **settings: object) -> tuple[torch.Tensor, torch.Tensor]:
     masks = BlockMasks(grid, **({"ratio": (0.1, 0.5), "probability": 0.5} | settings))
     numbers = torch.rand(count, masks.numbers, generator=torch.Generator().manual_seed(0))
     return masks(numbers), numbers
@@ -152,9 +148,7 @@ def test_a_first_block_is_the_rectangle_its_numbers_say():
 def test_a_pictures_mask_depends_on_its_position_and_step_alone():
     method = build_method(tiny_method("ibot"))
     whole, chosen = method.hide(2, tiny_draws(pictures=6))
-    assert bool(
-        (whole.gather(1, chosen).sum(1) == whole.sum(1)).all()
-    )  # what is hidden is among what is scored
+    assert bool((whole.gather(1, chosen).sum(1) == whole.sum(1)).all())  # what is hidden is among what is scored
     draws = tiny_draws()._replace(positions=torch.arange(4, 6))
     assert torch.equal(whole.view(2, 6, -1)[:, 4:], method.hide(2, draws)[0].view(2, 2, -1))
     assert not torch.equal(whole, method.hide(2, tiny_draws(pictures=6, step=1))[0])
@@ -162,9 +156,7 @@ def test_a_pictures_mask_depends_on_its_position_and_step_alone():
 
 @pytest.mark.parametrize("name", ["resnet8_cifar", "resnet18"])
 def test_a_resnet_is_refused_with_what_works(name):
-    changes = dict.fromkeys(
-        ("backbone__patch_size", "backbone__width", "backbone__depth", "backbone__heads"), "null"
-    )
+    changes = dict.fromkeys(("backbone__patch_size", "backbone__width", "backbone__depth", "backbone__heads"), "null")
     with pytest.raises(UsageError, match=rf"patch tokens.*{name}.*vit_tiny_patch16_224"):
         build_method(tiny_method("ibot", backbone__name=name, **changes))
 

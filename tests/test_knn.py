@@ -14,9 +14,7 @@ def features(size: int, dim: int, seed: int) -> torch.Tensor:
     return torch.randn(size, dim, generator=torch.Generator().manual_seed(seed))
 
 
-def slow_probabilities(
-    bank, labels, queries, *, classes: int, k: int, temperature: float
-) -> list[list[float]]:
+def slow_probabilities(bank, labels, queries, *, classes: int, k: int, temperature: float) -> list[list[float]]:
     """Votes one by one in Python's floats, the extra neighbour written as a neighbour."""
     answers = []
     for query in queries.tolist():
@@ -40,9 +38,7 @@ def test_probabilities_agree_with_a_slow_loop(k: int, monkeypatch: pytest.Monkey
     labels = torch.arange(60) % 4
     fast = knn.knn_probabilities(bank, labels, queries, classes=5, k=k, temperature=0.1)
     slow = slow_probabilities(bank, labels, queries, classes=5, k=k, temperature=0.1)
-    torch.testing.assert_close(
-        fast, torch.tensor(slow), atol=1e-5, rtol=1e-4
-    )  # float32 similarities over 0.1
+    torch.testing.assert_close(fast, torch.tensor(slow), atol=1e-5, rtol=1e-4)  # float32 similarities over 0.1
     torch.testing.assert_close(fast.sum(1), torch.ones(25))
 
 
@@ -71,9 +67,7 @@ def test_a_class_without_a_vote_keeps_a_finite_likelihood() -> None:
     # Twenty equal neighbours for class 0: (20 + 1/4) / 21, and 1/84 for each of the others.
     got = knn.vote(torch.ones(1, 20), torch.zeros(1, 20, dtype=torch.long), classes=4)
     torch.testing.assert_close(got, torch.tensor([[20.25 / 21, 1 / 84, 1 / 84, 1 / 84]]))
-    assert classification_metrics(got, torch.tensor([3]), bootstrap=2)["nll"] == pytest.approx(
-        math.log(84), rel=1e-6
-    )
+    assert classification_metrics(got, torch.tensor([3]), bootstrap=2)["nll"] == pytest.approx(math.log(84), rel=1e-6)
 
 
 def test_small_temperatures_do_not_overflow() -> None:

@@ -97,9 +97,7 @@ def test_the_strength_of_least_held_out_nll_is_chosen() -> None:
     assert probe.l2 == min(probe.path, key=lambda l2: probe.path[l2])
     mask = held_out_tenth(labels, seed=0)
     problem = prepare(features[~mask], labels[~mask], classes=4)
-    logits = torch.nn.functional.linear(
-        (features[mask] - problem.mean) / problem.std, *solve(problem, probe.l2)
-    )
+    logits = torch.nn.functional.linear((features[mask] - problem.mean) / problem.std, *solve(problem, probe.l2))
     assert probe.path[probe.l2] == pytest.approx(
         torch.nn.functional.cross_entropy(logits, labels[mask]).item(), abs=1e-5
     )

@@ -79,9 +79,7 @@ def test_one_loss_a_picture_and_an_embedding_of_k_numbers(name, vit):
     assert output.losses.shape == (4,)
     assert output.observed["features"].shape == (8, method.online.backbone.num_features)
     assert output.observed["target"].shape == (2, 4, 24)
-    assert not any(
-        tensor.requires_grad for tensor in [*output.observed.values(), *output.statistics.values()]
-    )
+    assert not any(tensor.requires_grad for tensor in [*output.observed.values(), *output.statistics.values()])
     features, mean, scale = method.eval().encode(tiny_views(config, pictures=3).global_views[0])
     assert features.shape == (3, method.online.backbone.num_features)
     assert mean.shape == (3, 24)
@@ -116,23 +114,17 @@ def test_a_run_continues_to_the_same_bits(name, tmp_path):
     rows = [[json.loads(line)["loss"] for line in text.splitlines()] for text in texts]
     assert rows[0] == rows[1]
     assert len(rows[0]) == 4
-    images = torch.randint(
-        0, 256, (5, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-    )
+    images = torch.randint(0, 256, (5, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     uncertainty = load(parts).uncertainty(images)
     assert uncertainty.shape == (5,)
     assert bool((uncertainty > 0).all())  # a variance between views
 
 
-@pytest.mark.parametrize(
-    "recipe", ["demo", "demo-vit", "cifar10-resnet18", "cifar10-vit", "imagenet-vit-small"]
-)
+@pytest.mark.parametrize("recipe", ["demo", "demo-vit", "cifar10-resnet18", "cifar10-vit", "imagenet-vit-small"])
 @every_method
 def test_the_common_recipes_have_a_section_for_every_method_that_can_use_them(recipe, name):
     config = configs.resolve(recipe=recipe, overrides={"method.name": name})
-    assert f"\n  {name}:\n" in configs.recipe_text(recipe) or (
-        name == "ibot" and "resnet" in config.backbone.name
-    )
+    assert f"\n  {name}:\n" in configs.recipe_text(recipe) or (name == "ibot" and "resnet" in config.backbone.name)
     assert (config.views.local == 0) == (name == "mocov3")
     assert configs.build(configs.to_tree(config)) == config
 
@@ -168,17 +160,14 @@ def _named(path: Path, names: set[str]) -> list[str]:
     docstrings = {
         id(node.body[0].value)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        and isinstance(node.body[0], ast.Expr)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and isinstance(node.body[0], ast.Expr)
     }
     found = []
     for node in ast.walk(tree):
         words = [getattr(node, field, None) for field in ("id", "attr", "arg", "name")]
         if isinstance(node, ast.Constant) and id(node) not in docstrings:
             words.append(node.value)
-        found += [
-            f"{path.name}:{node.lineno} {word}" for word in words if isinstance(word, str) and word in names
-        ]
+        found += [f"{path.name}:{node.lineno} {word}" for word in words if isinstance(word, str) and word in names]
     return found
 
 

@@ -26,8 +26,7 @@ def reference_loss(queries, keys, *, temperature: float) -> list[float]:
     for view, other in ((0, 1), (1, 0)):
         for b in range(B):
             logits = [
-                sum(float(a) * float(c) for a, c in zip(queries[view, b], keys[other, n], strict=True))
-                / temperature
+                sum(float(a) * float(c) for a, c in zip(queries[view, b], keys[other, n], strict=True)) / temperature
                 for n in range(B)
             ]
             losses[b] += 2 * temperature * (math.log(sum(math.exp(z) for z in logits)) - logits[b])

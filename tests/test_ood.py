@@ -47,9 +47,7 @@ def test_mahalanobis_is_the_textbook_form_and_chi_squared_on_training() -> None:
     detector = ood.fit_mahalanobis(train)
     normal = torch.nn.functional.normalize(train.double(), dim=1)
     centred = normal - normal.mean(0)
-    inverse = torch.linalg.inv(
-        centred.T @ centred / 4000 + 1e-6 * centred.square().sum(1).mean() / 4 * torch.eye(4)
-    )
+    inverse = torch.linalg.inv(centred.T @ centred / 4000 + 1e-6 * centred.square().sum(1).mean() / 4 * torch.eye(4))
     textbook = torch.einsum("ni,ij,nj->n", centred, inverse, centred)
     torch.testing.assert_close(detector(train).double(), textbook, atol=1e-3, rtol=1e-4)
     # The mean of x' covariance^-1 x over training is the number of dimensions; the ridge eats a little.
@@ -77,9 +75,7 @@ def test_relative_mahalanobis_sees_what_lies_between_clusters() -> None:
     def around(centres: torch.Tensor, size: int, seed: int) -> torch.Tensor:
         return centres[torch.arange(size) % len(centres)] + 0.05 * gaussian(size, 3, seed)
 
-    ends = torch.cat(
-        [torch.eye(3), -torch.eye(3)]
-    )  # six clusters on the axes; strangers in the eight corners
+    ends = torch.cat([torch.eye(3), -torch.eye(3)])  # six clusters on the axes; strangers in the eight corners
     corners = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 3) / 3**0.5
     train, same, strange = around(ends, 1200, 0), around(ends, 300, 1), around(corners, 300, 2)
     relative, whole = ood.fit_relative_mahalanobis(train, clusters=6), ood.fit_mahalanobis(train)
@@ -140,9 +136,7 @@ def test_metrics_agree_with_scikit_learn_on_scores_in_the_thousands() -> None:
 
 def test_the_two_readings_of_fpr95_by_hand() -> None:
     inside = torch.arange(1.0, 21.0)  # 95 % of these are accepted up to 19
-    outside = torch.cat(
-        [torch.tensor([0.5, 19.0, 19.5]), torch.full((37,), 30.0)]
-    )  # 95 % are flagged from 19.5
+    outside = torch.cat([torch.tensor([0.5, 19.0, 19.5]), torch.full((37,), 30.0)])  # 95 % are flagged from 19.5
     got = ood.ood_metrics(inside, outside)
     assert got["fpr_at_95_tpr_in"] == 2 / 40
     assert got["fpr_at_95_tpr_out"] == 1 / 20
@@ -161,9 +155,7 @@ def test_kmeans_finds_separated_clusters_and_scikit_learns_inertia() -> None:
     centres, found = kmeans(points, 5, seed=0)
     assert len(set(zip(truth.tolist(), found.tolist(), strict=True))) == 5
     inertia = (points - centres[found]).square().sum().item()
-    assert inertia == pytest.approx(
-        KMeans(5, n_init=10, random_state=0).fit(points.numpy()).inertia_, rel=1e-4
-    )
+    assert inertia == pytest.approx(KMeans(5, n_init=10, random_state=0).fit(points.numpy()).inertia_, rel=1e-4)
     again, _ = kmeans(points, 5, seed=0)
     assert torch.equal(centres, again)
 

@@ -103,9 +103,7 @@ def test_wrong_split_names_those_that_exist():
 @pytest.mark.parametrize(("package", "install"), [("skimage", "scikit-image"), ("sklearn", "scikit-learn")])
 def test_missing_package_is_named(monkeypatch, package, install):
     find = photos.importlib.util.find_spec
-    monkeypatch.setattr(
-        photos.importlib.util, "find_spec", lambda name: None if name == package else find(name)
-    )
+    monkeypatch.setattr(photos.importlib.util, "find_spec", lambda name: None if name == package else find(name))
     with pytest.raises(ProsminError, match=f"pip install --force-reinstall {install}"):
         photos.open_photos()
 

@@ -40,10 +40,22 @@ def undisturbed(tmp_path_factory):
 
 def test_a_run_leaves_what_the_contract_names(undisturbed, tiny):
     assert configs.build(configs.read_yaml(undisturbed / "config.yaml")) == tiny()
-    assert [p.name for p in sorted((undisturbed / "checkpoints").iterdir())] == ["step-00000004", "step-00000006"]
+    assert [p.name for p in sorted((undisturbed / "checkpoints").iterdir())] == [
+        "step-00000004",
+        "step-00000006",
+    ]
     rows = metrics(undisturbed)
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
-    for name in ("loss", "lr", "grad_norm", "target_std", "feature_rank", "scale_mean", "scale_min", "scale_max"):
+    for name in (
+        "loss",
+        "lr",
+        "grad_norm",
+        "target_std",
+        "feature_rank",
+        "scale_mean",
+        "scale_min",
+        "scale_max",
+    ):
         assert all(isinstance(row[name], float) for row in rows), name
     card = json.loads((undisturbed / "encoder.json").read_text())
     assert card["step"] == 6
@@ -100,7 +112,7 @@ def test_another_configuration_is_refused_with_the_difference(undisturbed, tiny)
 
 
 def test_too_few_pictures_are_refused(tmp_path, tiny):
-    with pytest.raises(ProsminError, match="fewer than training.batch_size 99999"):
+    with pytest.raises(ProsminError, match=r"fewer than training\.batch_size 99999"):
         pretrain(tiny(training__batch_size="99999"), tmp_path / "run")
 
 

@@ -54,7 +54,9 @@ def test_the_target_changes_by_ema_alone(tiny):
 def test_the_loss_is_the_mean_over_views_and_targets(tiny):
     """Against a loop over pictures, views and targets, with the deterministic twin: |mean - target| at lam 1/2."""
     method = build_method(tiny(heads__scale="zero")).double()
-    mean, target = (torch.randn(n, 4, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (3, 2))
+    mean, target = (
+        torch.randn(n, 4, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (3, 2)
+    )
     found = method.score(mean, torch.zeros_like(mean), target, _draws())
     for b in range(4):
         distances = [torch.dist(mean[v, b], target[g, b]) for v in range(3) for g in range(2)]
@@ -62,7 +64,9 @@ def test_the_loss_is_the_mean_over_views_and_targets(tiny):
 
 
 def test_same_view_pairs_can_be_left_out_and_one_target_view_chosen(tiny):
-    mean, target = (torch.randn(n, 64, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (3, 2))
+    mean, target = (
+        torch.randn(n, 64, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (3, 2)
+    )
     distances = (mean[:, None] - target[None]).norm(dim=-1)  # (V, G, B)
 
     def score(**changes: str) -> torch.Tensor:

@@ -58,9 +58,7 @@ def test_a_row_depends_on_its_position_alone(draw: Callable[[Tensor], Tensor]) -
 
 
 def test_more_columns_leave_the_first_ones_alone() -> None:
-    assert torch.equal(
-        randomness.uniform(1, POSITIONS[:50], 9)[:, :4], randomness.uniform(1, POSITIONS[:50], 4)
-    )
+    assert torch.equal(randomness.uniform(1, POSITIONS[:50], 9)[:, :4], randomness.uniform(1, POSITIONS[:50], 4))
 
 
 def test_keys_differ_in_each_argument() -> None:
@@ -73,9 +71,7 @@ def test_keys_differ_in_each_argument() -> None:
 def test_uniform_is_uniform_along_positions_columns_and_steps() -> None:
     along_positions = randomness.uniform(3, POSITIONS, 2)[:, 1]
     along_columns = randomness.uniform(3, POSITIONS[7:8], len(POSITIONS))[0]
-    along_steps = torch.cat(
-        [randomness.uniform(randomness.key(0, s, "x"), POSITIONS[:1], 1)[0] for s in range(2000)]
-    )
+    along_steps = torch.cat([randomness.uniform(randomness.key(0, s, "x"), POSITIONS[:1], 1)[0] for s in range(2000)])
     for numbers in (along_positions, along_columns, along_steps):
         assert numbers.min() >= 0
         assert numbers.max() < 1

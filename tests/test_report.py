@@ -214,9 +214,7 @@ def test_page_is_replaced_whole_and_is_reproducible(whole, tmp_path, monkeypatch
 
 
 def test_log_keeps_the_last_line_of_a_step(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text(
-        '{"step": 2, "loss": 5}\n{"step": 1, "loss": 4}\n{"step": 2, "loss": 3}\n'
-    )
+    (tmp_path / "metrics.jsonl").write_text('{"step": 2, "loss": 5}\n{"step": 1, "loss": 4}\n{"step": 2, "loss": 3}\n')
     steps, losses = read_run(tmp_path, "r").column("loss")
     assert steps.tolist() == [1, 2]
     assert losses.tolist() == [4, 3]
@@ -229,9 +227,7 @@ def test_names_tell_runs_apart():
 
 def test_time_is_pictures_over_rate():
     lines = [{"step": 10, "images_per_second": 100.0}, {"step": 30, "images_per_second": 50.0}]
-    assert seconds(with_log(lines, training={"batch_size": 10})) == pytest.approx(
-        10 * 10 / 100 + 10 * 20 / 50
-    )
+    assert seconds(with_log(lines, training={"batch_size": 10})) == pytest.approx(10 * 10 / 100 + 10 * 20 / 50)
 
 
 @pytest.mark.parametrize(
@@ -297,14 +293,10 @@ def test_best_counts_what_rounds_alike():
 
 def test_calibration_reading_gives_interval_and_floor():
     said = reading({"ece": 0.04, "ece_low": 0.03, "ece_high": 0.05, "ece_floor": 0.012}, "ece")
-    assert said.startswith(
-        "ECE 0.040, 95 % interval 0.030 to 0.050; a perfectly calibrated model would score 0.012"
-    )
+    assert said.startswith("ECE 0.040, 95 % interval 0.030 to 0.050; a perfectly calibrated model would score 0.012")
 
 
-@pytest.mark.parametrize(
-    ("span", "count", "step"), [(1.0, 4, 0.5), (10, 5, 2), (0.07, 4, 0.02), (260, 5, 100)]
-)
+@pytest.mark.parametrize(("span", "count", "step"), [(1.0, 4, 0.5), (10, 5, 2), (0.07, 4, 0.02), (260, 5, 100)])
 def test_steps_are_round(span, count, step):
     assert nice_step(span, count) == pytest.approx(step)
 
@@ -365,9 +357,7 @@ def test_an_uncertainty_that_does_not_help_is_called_so(whole, tmp_path):
 
 def test_risk_references_of_a_known_case():
     found = references({"coverage": np.array([0.5, 0.8, 1.0]), "risk": np.array([0.1, 0.2, 0.4])})
-    assert found["optimal"].tolist() == pytest.approx(
-        [0.0, 0.25, 0.4]
-    )  # 60 % right: the first 0.6 cost nothing
+    assert found["optimal"].tolist() == pytest.approx([0.0, 0.25, 0.4])  # 60 % right: the first 0.6 cost nothing
     assert found["random"].tolist() == pytest.approx([0.4, 0.4, 0.4])
 
 

@@ -43,9 +43,7 @@ def expected(image: Tensor, box: Tensor, size: int, interpolation: str, *, flip:
 @pytest.mark.parametrize("interpolation", MODES)
 @pytest.mark.parametrize("size", [1, 7, 32, 96])
 @pytest.mark.parametrize("shape", [(32, 32), (41, 90), (100, 23), (1, 5)])
-def test_equals_torchvision_over_random_boxes(
-    way: str, interpolation: str, size: int, shape: tuple[int, int]
-) -> None:
+def test_equals_torchvision_over_random_boxes(way: str, interpolation: str, size: int, shape: tuple[int, int]) -> None:
     generator = torch.Generator().manual_seed(hash((size, shape)) % 1000)
     count = 12
     images = torch.randint(0, 256, (count, 3, *shape), dtype=torch.uint8, generator=generator)
@@ -116,13 +114,9 @@ def test_overshoot_of_the_cubic_filter_is_clamped(way: str) -> None:
 
 
 def test_floats_are_taken_as_they_are() -> None:
-    images = torch.randint(
-        0, 256, (2, 3, 9, 11), dtype=torch.uint8, generator=torch.Generator().manual_seed(3)
-    )
+    images = torch.randint(0, 256, (2, 3, 9, 11), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
     boxes = torch.tensor([[0, 1, 8, 9], [2, 2, 3, 5]])
-    torch.testing.assert_close(
-        resized_crop(images / 255, boxes, 6), resized_crop(images, boxes, 6), rtol=0, atol=1e-6
-    )
+    torch.testing.assert_close(resized_crop(images / 255, boxes, 6), resized_crop(images, boxes, 6), rtol=0, atol=1e-6)
 
 
 def test_unknown_interpolation_is_refused() -> None:

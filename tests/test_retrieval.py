@@ -30,9 +30,7 @@ def test_areas_by_hand() -> None:
     # Pairs won by the positives {2, 3}: over 1 both, over 2 one and a tie: 3.5 of 4.
     assert auroc(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 3.0])) == 3.5 / 4
     # At 3: 1 of 1 is positive; at 2: 2 of 3.
-    assert average_precision(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 3.0])) == pytest.approx(
-        (1 + 2 / 3) / 2
-    )
+    assert average_precision(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 3.0])) == pytest.approx((1 + 2 / 3) / 2)
 
 
 def test_recall_and_r_auroc_by_hand() -> None:
@@ -43,9 +41,7 @@ def test_recall_and_r_auroc_by_hand() -> None:
     # Nearest: 0->1 right, 1->0 right, 2->3 wrong, 3->2 wrong, 4->3 right.
     got = recall_at_1_and_r_auroc(features, labels, torch.tensor([1.0, 2.0, 5.0, 3.0, 4.0]))
     assert got["recall_at_1"] == pytest.approx(0.6)
-    assert got["r_auroc"] == pytest.approx(
-        5 / 6
-    )  # wrong {5, 3} against right {1, 2, 4}: one pair of six is lost
+    assert got["r_auroc"] == pytest.approx(5 / 6)  # wrong {5, 3} against right {1, 2, 4}: one pair of six is lost
 
 
 def test_r_auroc_has_no_value_where_nothing_is_wrong() -> None:

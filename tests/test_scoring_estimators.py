@@ -104,9 +104,7 @@ def test_antithetic_samples_would_bias_the_u_statistic():
     half = draw(1, draws, 2, D, seed=0)
     zero = torch.zeros(1, draws, D, dtype=torch.float64)
     mirrored = torch.cat([half, -half], 2)
-    found = scores(zero + OFFSET, zero + SCALE, zero, estimator="ustat", antithetic=False, noise=mirrored)[
-        0, 0
-    ]
+    found = scores(zero + OFFSET, zero + SCALE, zero, estimator="ustat", antithetic=False, noise=mirrored)[0, 0]
     value = euclidean(OFFSET, SCALE, 1.0, 0.5)[0]
     assert abs(found.mean().item() - value) > 20 * found.std().item() / math.sqrt(draws)
 
@@ -114,9 +112,7 @@ def test_antithetic_samples_would_bias_the_u_statistic():
 def test_the_order_of_noise_where_the_error_equals_the_scale():
     spread = {}
     for estimator, antithetic in ESTIMATORS:
-        found, mean, _ = repeat(
-            300, estimator=estimator, antithetic=antithetic, d=1024, offset=1.0, scale=1.0
-        )
+        found, mean, _ = repeat(300, estimator=estimator, antithetic=antithetic, d=1024, offset=1.0, scale=1.0)
         found.sum().backward()
         spread[estimator, antithetic] = found.std().item(), mean.grad[0].std(0).mean().item()
     ustat, paired, mirrored = (spread[key] for key in ESTIMATORS)

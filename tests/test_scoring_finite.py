@@ -23,9 +23,7 @@ RUNS = settings(max_examples=120, deadline=None, derandomize=True)
 
 
 def draw(shape, size, dtype, seed):
-    return (size * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)).to(
-        dtype
-    )
+    return (size * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)).to(dtype)
 
 
 def assert_finite(score, *inputs):

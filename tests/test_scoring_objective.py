@@ -53,9 +53,7 @@ def test_everything_else_is_refused_with_a_row_that_works():
             continue
         refused += 1
         with pytest.raises(UsageError) as caught:
-            check_objective(
-                **(DEFAULT | {"rule": rule, "norm": norm, "pairs": pairs, "estimator": estimator})
-            )
+            check_objective(**(DEFAULT | {"rule": rule, "norm": norm, "pairs": pairs, "estimator": estimator}))
         offer = str(caught.value).split("The nearest that do: ")[1].rstrip(".")
         assert offer in [str(row) for row in TABLE]
         assert offer.startswith(f"rule {rule}, ")  # the rule is what a user means; the rest gives way
@@ -144,9 +142,7 @@ GOOD = {"mean": torch.ones(4, 3), "scale": torch.ones(4, 3), "target": torch.zer
 FORECASTS = {
     "energy": gaussian_energy_score,
     "crps": gaussian_crps,
-    "kernel": lambda mean, scale, target, **rest: gaussian_kernel_score(
-        mean, scale, target, bandwidth=1.0, **rest
-    ),
+    "kernel": lambda mean, scale, target, **rest: gaussian_kernel_score(mean, scale, target, bandwidth=1.0, **rest),
 }
 
 
@@ -221,8 +217,6 @@ def test_bad_calls_are_named(call, words):
 
 
 def test_the_generator_decides_the_draw():
-    scores = [
-        gaussian_energy_score(**GOOD, generator=torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
-    ]
+    scores = [gaussian_energy_score(**GOOD, generator=torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
     assert torch.equal(scores[0], scores[1])
     assert not torch.equal(scores[0], scores[2])

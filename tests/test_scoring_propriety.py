@@ -83,9 +83,7 @@ def test_the_threshold_of_a_single_view(beta):
     def slope(lam):
         """What ten times the scale adds, for a forecast that is centred on its target."""
         small, large = (
-            gaussian_energy_score(
-                target, target + s, target, beta=beta, lam=lam, generator=generator(0)
-            ).item()
+            gaussian_energy_score(target, target + s, target, beta=beta, lam=lam, generator=generator(0)).item()
             for s in (0.1, 1.0)
         )
         return large - small
@@ -106,9 +104,7 @@ def test_the_numbers_of_the_documentation():
     assert not propriety(1.0, 0.45).proper
     assert propriety(1.0, 0.5, rule="kernel").threshold == 0.5
     assert propriety(1.0, 0.5, rule="kernel").proper
-    assert propriety(1.0, 0.5, pairs="pooled", views=18, samples=4).threshold == pytest.approx(
-        0.4969, abs=1e-4
-    )
+    assert propriety(1.0, 0.5, pairs="pooled", views=18, samples=4).threshold == pytest.approx(0.4969, abs=1e-4)
 
 
 def pooled(mean, scale, target, *, lam, beta=1.0, samples=4, draws, seed=0):
@@ -195,9 +191,7 @@ def test_the_kernel_score_pays_for_spread_below_one_half():
 def test_beta_two_does_not_see_the_scale_at_one_half():
     mean, target = draw(5, 3, seed=0), draw(5, 3, seed=1)
     narrow, wide = (
-        gaussian_energy_score(
-            mean, torch.full_like(mean, s), target, beta=2.0, samples=2, generator=generator(0)
-        )
+        gaussian_energy_score(mean, torch.full_like(mean, s), target, beta=2.0, samples=2, generator=generator(0))
         for s in (0.1, 3.0)
     )
     assert torch.allclose(narrow, wide, rtol=1e-9)

@@ -209,9 +209,7 @@ def test_scoringrules_agrees():
     mean, scale = draw(7, 3, seed=2), draw(7, 3, seed=3).abs()
     crps = scoringrules.crps_normal(target.numpy(), mean.numpy(), scale.numpy(), backend="numpy").mean(-1)
     np.testing.assert_allclose(gaussian_crps(mean, scale, target).numpy(), crps, rtol=1e-10)
-    mixture = scoringrules.crps_mixnorm(
-        target[:, 0].numpy(), mean.numpy(), scale.numpy(), m_axis=-1, backend="numpy"
-    )
+    mixture = scoringrules.crps_mixnorm(target[:, 0].numpy(), mean.numpy(), scale.numpy(), m_axis=-1, backend="numpy")
     ours = gaussian_mixture_crps(mean.T[..., None], scale.T[..., None], target[:, :1])
     np.testing.assert_allclose(ours.numpy(), mixture, rtol=1e-10)
 
@@ -263,9 +261,7 @@ def test_gradient_of_the_u_statistic_is_the_one_derived(beta):
         length = w.norm(dim=-1, keepdim=True)
         push = torch.where(length > 0, length, 1.0) ** (beta - 2) * w * (eps[:, None] - eps)
         to_mean = 2 * lam * beta / r * pull.sum(0)
-        to_scale = 2 * lam * beta / r * (pull * eps).sum(0) - (1 - lam) * beta / (r * (r - 1)) * push.sum(
-            (0, 1)
-        )
+        to_scale = 2 * lam * beta / r * (pull * eps).sum(0) - (1 - lam) * beta / (r * (r - 1)) * push.sum((0, 1))
     assert torch.allclose(mean.grad, to_mean, rtol=1e-9)
     assert torch.allclose(scale.grad, to_scale, rtol=1e-9)
 
@@ -286,8 +282,6 @@ def test_small_dimensions_stay_exact_in_float32():
     # |D + x|^2 is 6e-8 of sums of size 4: in float32 it would be all rounding.
     mean, target = torch.tensor([1.0, 1.0]), torch.tensor([0.0, 0.0])
     noise = torch.tensor([[-1.0 + 2.0**-12, -1.0]])
-    score = gaussian_energy_score(
-        mean, torch.ones(2), target, samples=1, antithetic=False, noise=noise, lam=0.9999
-    )
+    score = gaussian_energy_score(mean, torch.ones(2), target, samples=1, antithetic=False, noise=noise, lam=0.9999)
     pair = 1e-4 * math.sqrt(2) * noise.double().norm().item()
     assert score.item() == pytest.approx(2 * 0.9999 * 2.0**-12 - pair, rel=1e-6)

@@ -80,9 +80,7 @@ def test_every_row_gives_what_the_direct_function_gives(row, K):
     for v in range(len(found)):
         for g in range(G):
             at = slice(None) if row.pairs == "pooled" else v
-            expected = direct(
-                mean[at], scale[at], target[g], None if noise is None else noise[at], row, settings
-            )
+            expected = direct(mean[at], scale[at], target[g], None if noise is None else noise[at], row, settings)
             if expected is not None:
                 assert torch.allclose(found[v, g], expected, rtol=1e-9)
     flipped = view_scores(mean, scale, target, noise=noise, **(settings | {"absolute": True}))
@@ -185,15 +183,11 @@ def test_the_median_bandwidth_is_that_of_all_targets():
     mean, scale, target = inputs(8)
     settings = DEFAULT | {"rule": "kernel", "estimator": "closed"}
     automatic = view_scores(mean, scale, target, noise=None, **settings)
-    given = view_scores(
-        mean, scale, target, noise=None, **(settings | {"bandwidth": median_bandwidth(target).item()})
-    )
+    given = view_scores(mean, scale, target, noise=None, **(settings | {"bandwidth": median_bandwidth(target).item()}))
     assert torch.allclose(automatic, given, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "row", [TABLE[i] for i in (0, 3, 10, 12)], ids=str
-)  # a row of each kind of arithmetic
+@pytest.mark.parametrize("row", [TABLE[i] for i in (0, 3, 10, 12)], ids=str)  # a row of each kind of arithmetic
 def test_one_graph_and_the_same_numbers_when_compiled(row):
     """Traced whole, without a break: the aot_eager backend runs the traced graph without compiling C++."""
     mean, scale, target = inputs(24)

@@ -163,9 +163,7 @@ class TestBadPictures:
 
     def test_too_many_stop_with_the_list(self, tmp_path):
         self.make(tmp_path, good=6)
-        with pytest.raises(
-            ProsminError, match=r"(?s)4 of 10 pictures .* data\.max_bad .*empty\.jpg.*truncated\.jpg"
-        ):
+        with pytest.raises(ProsminError, match=r"(?s)4 of 10 pictures .* data\.max_bad .*empty\.jpg.*truncated\.jpg"):
             load_pictures(f"folder:{tmp_path}", max_bad=0.39)
 
     def test_the_list_ends_after_twenty(self, tmp_path):
@@ -230,9 +228,7 @@ class TestBadPictures:
 
 class TestPictures:
     def test_padding_and_sizes(self):
-        images, sizes = pack(
-            [torch.full((3, 2, 5), 7, dtype=torch.uint8), torch.full((3, 4, 1), 9, dtype=torch.uint8)]
-        )
+        images, sizes = pack([torch.full((3, 2, 5), 7, dtype=torch.uint8), torch.full((3, 4, 1), 9, dtype=torch.uint8)])
         assert images.shape == (2, 3, 4, 5)
         assert sizes.tolist() == [[2, 5], [4, 1]]
         assert images.sum() == 3 * (10 * 7 + 4 * 9)
@@ -287,13 +283,8 @@ class TestParquet:
         images = [encoded(i) for i in range(3)]
         assert open_source(self.table(tmp_path / "x.parquet", {"image": images})).labels is None
         nothing = pa.array([None, None, None], pa.int32())
-        assert (
-            open_source(self.table(tmp_path / "x.parquet", {"image": images, "label": nothing})).labels
-            is None
-        )
-        named = open_source(
-            self.table(tmp_path / "x.parquet", {"image": images, "label": ["dog", "cat", "dog"]})
-        )
+        assert open_source(self.table(tmp_path / "x.parquet", {"image": images, "label": nothing})).labels is None
+        named = open_source(self.table(tmp_path / "x.parquet", {"image": images, "label": ["dog", "cat", "dog"]}))
         assert named.classes == ("cat", "dog")
         assert named.labels.tolist() == [1, 0, 1]
 
@@ -325,9 +316,7 @@ class TestParquet:
         assert reds(load_pictures(f"parquet:{tmp_path}")) == [0, 1, 2]
         assert reds(load_pictures(f"parquet:{tmp_path}@test")) == [3]
         assert split_spec(f"parquet:{tmp_path}", "test") == f"parquet:{tmp_path}@test"
-        assert (
-            split_spec(f"parquet:{tmp_path}/train-0.parquet", "test") == f"parquet:{tmp_path}/test-0.parquet"
-        )
+        assert split_spec(f"parquet:{tmp_path}/train-0.parquet", "test") == f"parquet:{tmp_path}/test-0.parquet"
         with pytest.raises(UsageError, match="no split 'ood'; it has: test, train"):
             open_source(f"parquet:{tmp_path}@ood")
         with pytest.raises(UsageError, match="no file of that name"):
@@ -379,9 +368,7 @@ class TestWebdataset:
 
     def test_without_labels_and_long_names(self, tmp_path):
         name = "x" * 150 + "é"
-        self.shard(
-            tmp_path / "a.tar", {f"{name}.jpg": encoded(7), "folder.v2/1.seg.png": encoded(8), "readme": b"x"}
-        )
+        self.shard(tmp_path / "a.tar", {f"{name}.jpg": encoded(7), "folder.v2/1.seg.png": encoded(8), "readme": b"x"})
         source = open_source(f"webdataset:{tmp_path}/a.tar")
         assert source.labels is None
         assert [source.key(i) for i in range(2)] == [f"a.tar/{name}.jpg", "a.tar/folder.v2/1.seg.png"]
@@ -536,9 +523,7 @@ class TestTorchvision:
                 assert set(arguments) | set(known.always) <= set(accepted), name
 
     def test_what_is_wrong_is_said(self, tmp_path):
-        with pytest.raises(
-            UsageError, match="no torchvision set 'cifar11' here; there are: cifar10, cifar100"
-        ):
+        with pytest.raises(UsageError, match="no torchvision set 'cifar11' here; there are: cifar10, cifar100"):
             open_source(f"torchvision:cifar11@{tmp_path}")
         with pytest.raises(UsageError, match="names no folder; write torchvision:cifar10@ROOT"):
             open_source("torchvision:cifar10")
@@ -582,9 +567,7 @@ class TestHuggingFace:
             }
             return datasets.Dataset.from_dict({**content, "note": ["x"] * len(numbers)}, features=features)
 
-        datasets.DatasetDict({"train": rows([1, 2, 3]), "test": rows([4])}).save_to_disk(
-            str(tmp_path / "both")
-        )
+        datasets.DatasetDict({"train": rows([1, 2, 3]), "test": rows([4])}).save_to_disk(str(tmp_path / "both"))
         rows([5, 6]).save_to_disk(str(tmp_path / "one"))
         pictures = load_pictures(f"hf:{tmp_path}/both")
         assert reds(pictures) == [1, 2, 3]

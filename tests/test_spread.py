@@ -10,19 +10,13 @@ from prosmin.evaluation import spread
 from prosmin.evaluation.ood import SCORES, ood_metrics
 
 
-def forecasts(
-    size: int, *, views: int = 3, dim: int = 16, seed: int = 0
-) -> tuple[torch.Tensor, torch.Tensor]:
+def forecasts(size: int, *, views: int = 3, dim: int = 16, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     random = torch.Generator().manual_seed(seed)
-    return torch.randn(views, size, dim, generator=random), 0.5 + torch.rand(
-        views, size, dim, generator=random
-    )
+    return torch.randn(views, size, dim, generator=random), 0.5 + torch.rand(views, size, dim, generator=random)
 
 
 def test_mean_log_scale_by_hand() -> None:
-    scale = torch.tensor(
-        [[[1.0, math.e], [1.0, 1.0]], [[math.e, math.e**2], [0.5, 2.0]]]
-    )  # (2 views, 2 pictures, 2)
+    scale = torch.tensor([[[1.0, math.e], [1.0, 1.0]], [[math.e, math.e**2], [0.5, 2.0]]])  # (2 views, 2 pictures, 2)
     torch.testing.assert_close(spread.mean_log_scale(scale), torch.tensor([1.0, 0.0]))
     assert bool(torch.isfinite(spread.mean_log_scale(torch.zeros(2, 3, 4))).all())
 

@@ -22,9 +22,7 @@ MODES = {mode.value: mode for mode in v2.InterpolationMode}
 
 
 def pictures(batch: int, size: tuple[int, int], seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    images = torch.randint(
-        0, 256, (batch, 3, *size), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
-    )
+    images = torch.randint(0, 256, (batch, 3, *size), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
     return images, torch.tensor([size] * batch), torch.arange(batch)
 
 
@@ -94,13 +92,9 @@ def test_boxes_lie_inside_their_pictures() -> None:
     ("size", "box"),
     [((400, 30), [180, 0, 40, 30]), ((30, 400), [0, 180, 30, 40]), ((2, 2), [0, 0, 2, 2])],
 )
-def test_without_a_fit_the_largest_centred_box_of_an_allowed_ratio(
-    size: tuple[int, int], box: list[int]
-) -> None:
+def test_without_a_fit_the_largest_centred_box_of_an_allowed_ratio(size: tuple[int, int], box: list[int]) -> None:
     """Areas of several pictures never fit, so all ten tries fail."""
-    boxes = random_boxes(
-        torch.full((1, 1, BOX_NUMBERS), 0.5), torch.tensor([size]), scale=(9.0, 9.0), ratio=RATIO
-    )
+    boxes = random_boxes(torch.full((1, 1, BOX_NUMBERS), 0.5), torch.tensor([size]), scale=(9.0, 9.0), ratio=RATIO)
     assert boxes[0, 0].tolist() == box
 
 
@@ -133,9 +127,7 @@ def by_torchvision(image: Tensor, size: Tensor, numbers: Tensor, config: ViewsCo
     boxes = random_boxes(box[None, None], size[None], scale=scale, ratio=config.ratio)
     top, left, h, w = boxes[0, 0].tolist()
     x, mode = image[:, :height, :width] / 255, MODES[config.interpolation]
-    x = reference.resized_crop(x, top, left, h, w, [side, side], interpolation=mode, antialias=True).clamp(
-        0, 1
-    )
+    x = reference.resized_crop(x, top, left, h, w, [side, side], interpolation=mode, antialias=True).clamp(0, 1)
     x = x.flip(-1) if flip < config.flip else x
     if jitter < config.jitter_p:
         adjust = (
@@ -174,9 +166,7 @@ def test_views_equal_the_operations_one_by_one(interpolation: Interpolation) -> 
     assert made.local_views.shape == (3, 9, 3, 10, 10)
     assert made.global_views.dtype == torch.float32
     for b in range(9):
-        pairs = [
-            (made.global_views[v, b], draws.global_views[b, v], n) for v, n in enumerate(["first", "second"])
-        ]
+        pairs = [(made.global_views[v, b], draws.global_views[b, v], n) for v, n in enumerate(["first", "second"])]
         pairs += [(made.local_views[v, b], draws.local_views[b, v], "local") for v in range(3)]
         for view, numbers, name in pairs:
             true = by_torchvision(images[b], sizes[b], numbers, config, name)
@@ -193,9 +183,7 @@ def test_probabilities_belong_to_their_views() -> None:
     images, sizes, positions = pictures(500, (8, 8))
     made = make_views(torch.full_like(images, 255), sizes, config, seed=0, step=0, positions=positions)
     assert made.local_views is not None
-    shares = [
-        (view.amax((1, 2, 3)) < 0.5).float().mean().item() for view in [*made.global_views, *made.local_views]
-    ]
+    shares = [(view.amax((1, 2, 3)) < 0.5).float().mean().item() for view in [*made.global_views, *made.local_views]]
     for share, p in zip(shares, (0.0, 0.3, 0.8, 0.8), strict=True):
         assert abs(share - p) <= 4 * math.sqrt(p * (1 - p) / 500)
 
@@ -217,9 +205,7 @@ def test_every_operation_may_be_off_or_always_on() -> None:
     assert made.local_views is None
     plain = reference.normalize(images / 255, list(off.mean), list(off.std))
     assert torch.equal(made.global_views, plain.expand(2, *plain.shape))
-    on = ViewsConfig(
-        flip=1, jitter_p=1, grey=1, blur=(1, 1, 1), solarise=(1, 1, 1), mean=(0, 0, 0), std=(1, 1, 1)
-    )
+    on = ViewsConfig(flip=1, jitter_p=1, grey=1, blur=(1, 1, 1), solarise=(1, 1, 1), mean=(0, 0, 0), std=(1, 1, 1))
     made = make_views(images, sizes, on, seed=0, step=0, positions=positions)
     assert made.global_views.amax() <= 0.5 + 1e-6  # solarised
     torch.testing.assert_close(made.global_views[:, :, 0], made.global_views[:, :, 2])  # grey

@@ -48,33 +48,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        print(f"prosmin: unexpected {type(error).__name__}: {error}. Run again with --debug for the place.", file=sys.stderr)
+        print(
+            f"prosmin: unexpected {type(error).__name__}: {error}. Run again with --debug for the place.",
+            file=sys.stderr,
+        )
         return 1
     return 0
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
     if issubclass(category, UserWarning):
         print(f"warning: {message}", file=sys.stderr)
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="prosmin", description="Image representations, learned without labels, that know how sure they are.")
+    parser = Parser(
+        prog="prosmin",
+        description="Image representations, learned without labels, that know how sure they are.",
+    )
     parser.add_argument("--version", action="version", version=f"prosmin {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
-    def command(name: str, run: Callable[..., None], line: str, *, takes_fields: bool = False) -> argparse.ArgumentParser:
+    def command(
+        name: str, run: Callable[..., None], line: str, *, takes_fields: bool = False
+    ) -> argparse.ArgumentParser:
         epilog = _field_help() if takes_fields else None
         sub = commands.add_parser(
-            name, help=line, description=line, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+            name,
+            help=line,
+            description=line,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
         sub.set_defaults(run=run, takes_fields=takes_fields)
         return sub
 
     demo = command("demo", _demo, "pretrain, evaluate and report on the embedded photographs", takes_fields=True)
-    demo.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="DIR", help="run folder (default: %(default)s)")
+    demo.add_argument(
+        "--out", type=Path, default=Path("runs/demo"), metavar="DIR", help="run folder (default: %(default)s)"
+    )
 
-    train = command("pretrain", _pretrain, "train an encoder; on the same run folder again, continue", takes_fields=True)
+    train = command(
+        "pretrain", _pretrain, "train an encoder; on the same run folder again, continue", takes_fields=True
+    )
     source = train.add_mutually_exclusive_group()
     source.add_argument("--recipe", metavar="NAME", help="a recipe of `prosmin recipes`")
     source.add_argument("--config", type=Path, metavar="FILE", help="a configuration file, such as a run's config.yaml")
@@ -109,7 +126,9 @@ def _fields(rest: list[str], *, allowed: bool, command: str) -> dict[str, str]:
     for word in words:
         name, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or not allowed:
-            raise UsageError(f"`prosmin {command}` does not take {word!r}. `prosmin {command} --help` lists what there is.")
+            raise UsageError(
+                f"`prosmin {command}` does not take {word!r}. `prosmin {command} --help` lists what there is."
+            )
         if not equals:
             value = next(words, "--")
             if value.startswith("--"):
@@ -144,7 +163,16 @@ def _evaluate(options: argparse.Namespace, fields: dict[str, str]) -> None:
 
     names = options.protocols.split(",") if options.protocols else None
     ood = options.ood.split(",") if options.ood else None
-    print_table(evaluate(options.run_folder, protocols=names, data=options.data, test=options.test, ood=ood, again=options.again))
+    print_table(
+        evaluate(
+            options.run_folder,
+            protocols=names,
+            data=options.data,
+            test=options.test,
+            ood=ood,
+            again=options.again,
+        )
+    )
 
 
 def _report(options: argparse.Namespace, fields: dict[str, str]) -> None:

@@ -89,7 +89,12 @@ class ViewsConfig:
                 _check_share(f"views.{name}", value)
         _check_range("views.blur_sigma", self.blur_sigma, 0.01, 100.0)
         _check(0 < self.crop_share <= 1, "views.crop_share", self.crop_share, "a share above 0, at most 1")
-        _check(all(0 <= v <= 1 for v in self.jitter[:3]), "views.jitter", list(self.jitter), "strengths from 0 to 1")
+        _check(
+            all(0 <= v <= 1 for v in self.jitter[:3]),
+            "views.jitter",
+            list(self.jitter),
+            "strengths from 0 to 1",
+        )
         _check(0 <= self.jitter[3] <= 0.5, "views.jitter", list(self.jitter), "a hue strength from 0 to 0.5")
         _check(all(v > 0 for v in self.std), "views.std", list(self.std), "numbers above 0")
 
@@ -145,12 +150,14 @@ class ProsminLoss:
     antithetic: bool = option(True, "paired estimator: half of the samples mirror the other half")
     absolute: bool = option(False, "the paper's absolute value around the score")
     same_view: bool = option(True, "score a view against the target's embedding of the same view too")
-    target_views: Literal["both", "one"] = option("both", "average over both global target views, or take one at random")
+    target_views: Literal["both", "one"] = option(
+        "both", "average over both global target views, or take one at random"
+    )
     bandwidth: float | None = option(None, "kernel bandwidth; null: the median distance between targets")
     force: bool = option(False, "train although the objective is not proper")
 
     def check(self, *, views: int) -> None:
-        """Refuse an objective that makes no sense or has no minimum for so many views; warn of one that is not proper."""
+        """Refuse an objective without sense or without a minimum for so many views; warn of one not proper."""
         check_objective(
             rule=self.rule, norm=self.norm, pairs=self.pairs, estimator=self.estimator, beta=self.beta, lam=self.lam,
             samples=self.samples, antithetic=self.antithetic, absolute=self.absolute, same_view=self.same_view,
@@ -261,7 +268,9 @@ class TargetConfig:
     momentum: float = option(0.9, "share of the target kept at each step, at the start")
     momentum_end: float = option(1.0, "the same at the end; a cosine in between")
     centre_momentum: float = option(0.9, "share of the centre kept at each step")
-    start: Literal["copy", "independent"] = option("copy", "the target starts as a copy of the online network or on its own")
+    start: Literal["copy", "independent"] = option(
+        "copy", "the target starts as a copy of the online network or on its own"
+    )
 
     def __post_init__(self) -> None:
         for name in ("momentum", "momentum_end", "centre_momentum"):
@@ -300,7 +309,12 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "checkpoint_every", "keep", "log_every"):
             _check(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "1 or more")
-        _check(self.max_steps is None or self.max_steps >= 1, "training.max_steps", self.max_steps, "1 or more, or null")
+        _check(
+            self.max_steps is None or self.max_steps >= 1,
+            "training.max_steps",
+            self.max_steps,
+            "1 or more, or null",
+        )
         _check(self.seed >= 0, "training.seed", self.seed, "0 or more")
 
 
@@ -458,7 +472,12 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(to_tree(config), sort_keys=False, default_flow_style=None)
 
 
-_FREE = ("max_steps", "checkpoint_every", "keep", "log_every")  # of `training`: they may change when a run is resumed
+_FREE = (
+    "max_steps",
+    "checkpoint_every",
+    "keep",
+    "log_every",
+)  # of `training`: they may change when a run is resumed
 
 
 def fingerprint(config: Config) -> str:
@@ -477,13 +496,17 @@ def read_yaml(path: Path) -> Tree:
     except yaml.YAMLError as error:
         raise UsageError(f"The configuration {path} is not YAML: {error}.") from None
     if not isinstance(tree, dict):
-        raise UsageError(f"The configuration {path} holds {tree!r}; allowed: groups of fields, as in any run's config.yaml.")
+        raise UsageError(
+            f"The configuration {path} holds {tree!r}; allowed: groups of fields, as in any run's config.yaml."
+        )
     return tree
 
 
 def recipe_names() -> list[str]:
     """The recipes that come with the package."""
-    return sorted(p.name[:-5] for p in resources.files("prosmin").joinpath("recipes").iterdir() if p.name.endswith(".yaml"))
+    return sorted(
+        p.name[:-5] for p in resources.files("prosmin").joinpath("recipes").iterdir() if p.name.endswith(".yaml")
+    )
 
 
 def recipe_text(name: str) -> str:
@@ -503,7 +526,9 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
     return merged
 
 
-def resolve(*, recipe: str | None = None, file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+def resolve(
+    *, recipe: str | None = None, file: Path | None = None, overrides: Mapping[str, Any] | None = None
+) -> Config:
     """The configuration of a recipe or a file, with `overrides` ({"training.epochs": 3, ...}) on top."""
     tree: Tree = yaml.safe_load(recipe_text(recipe)) if recipe else {}
     sections = tree.pop("methods", {})
@@ -517,7 +542,10 @@ def _nest(overrides: Mapping[str, Any]) -> Tree:
     for path, value in overrides.items():
         group, _, field = path.partition(".")
         if not field:
-            raise UsageError(f"There is no option --{path}; fields are written --group.field, with a group of: {', '.join(GROUPS)}, heads, loss.")
+            raise UsageError(
+                f"There is no option --{path}; fields are written --group.field, "
+                f"with a group of: {', '.join(GROUPS)}, heads, loss."
+            )
         tree.setdefault(group, {})[field] = value
     return tree
 

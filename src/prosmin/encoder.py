@@ -51,11 +51,13 @@ class Encoder:
 
     @torch.inference_mode()
     def views(self, images: Pictures | Tensor, *, count: int = 4, seed: int = 0) -> list[Embedding]:
-        """Embeddings of `count` random global views of every picture; they depend on the picture's place and the seed."""
+        """Embeddings of `count` random global views of every picture, by its place and the seed."""
 
         def view(number: int) -> Embedding:
             def draw(x: Tensor, sizes: Tensor, positions: Tensor) -> Tensor:
-                return make_views(x, sizes, config, seed=seed, step=number // 2, positions=positions).global_views[number % 2]
+                return make_views(x, sizes, config, seed=seed, step=number // 2, positions=positions).global_views[
+                    number % 2
+                ]
 
             return self._embed(images, draw)
 
@@ -63,7 +65,7 @@ class Encoder:
         return [view(number) for number in range(count)]
 
     def uncertainty(self, images: Pictures | Tensor) -> Tensor:
-        """One number a picture, larger is less sure: mean log scale, or the variance between views where there is no scale."""
+        """One number a picture, larger is less sure: mean log scale; without a scale, the variance between views."""
         embedding = self(images)
         if embedding.scale is not None and bool((embedding.scale > 0).any()):
             return embedding.scale.log().mean(1)
@@ -132,7 +134,9 @@ def read_card(folder: Path) -> dict[str, Any]:
     try:
         return json.loads((folder / _CARD).read_text())
     except FileNotFoundError:
-        raise ProsminError(f"{folder} holds no encoder.json. `prosmin pretrain --out {folder}` finishes a run and writes it.") from None
+        raise ProsminError(
+            f"{folder} holds no encoder.json. `prosmin pretrain --out {folder}` finishes a run and writes it."
+        ) from None
     except (OSError, json.JSONDecodeError) as error:
         raise ProsminError(f"{folder / _CARD} cannot be read: {error}.") from None
 
@@ -146,7 +150,9 @@ def load(run: Path | str) -> Encoder:
     config = configs.build(card["config"])
     try:
         if file_hash(folder / _WEIGHTS) != card["hash"]:
-            raise ProsminError(f"{folder / _WEIGHTS} does not fit its card {_CARD}: it was changed or cut. Copy both again.")
+            raise ProsminError(
+                f"{folder / _WEIGHTS} does not fit its card {_CARD}: it was changed or cut. Copy both again."
+            )
         method = METHODS[config.method.name](config)
         method.load_state_dict(load_file(folder / _WEIGHTS), strict=True)
     except (OSError, SafetensorError, RuntimeError) as error:

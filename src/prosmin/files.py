@@ -21,7 +21,9 @@ def writing(path: Path) -> Iterator[Path]:
         flush(path.parent)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise ProsminError(f"{path} cannot be written: {error.strerror or error}. Free some space or choose another folder.") from error
+        raise ProsminError(
+            f"{path} cannot be written: {error.strerror or error}. Free some space or choose another folder."
+        ) from error
     except BaseException:
         beside.unlink(missing_ok=True)
         raise

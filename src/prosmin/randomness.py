@@ -2,7 +2,8 @@
 
 `key` turns (seed, step, purpose) into 64 bits. `uniform` and `normal` give each position of the global batch its
 own row, so a process that holds positions 32..63 draws the rows a single process would have drawn for them, and
-a CPU draws what a GPU draws. Each row is a SplitMix64 stream (Steele, Lea and Flood, 2014) that starts at a hash of key and position.
+a CPU draws what a GPU draws. Each row is a SplitMix64 stream (Steele, Lea and Flood, 2014) that starts at a hash of
+key and position.
 """
 
 import hashlib

@@ -9,14 +9,10 @@ import pytest
 from fake_run import NASTY, fake_run
 from prosmin.report import write_report
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright is not installed: pip install prosmin[test]"
-)
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install prosmin[test]")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium"
-)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
 
 SECTIONS = ["headline", "run", "training", "results", "calibration", "ood", "uncertainty", "pictures"]
 FLAGS = [
@@ -68,9 +64,7 @@ def test_page_is_whole(browser, report, name, width, scheme):
     seen = visit(browser, report.with_name(name), width=width, scheme=scheme)
     for section in SECTIONS:
         assert seen.page.locator(f"#{section} h2").is_visible()
-    assert (
-        seen.page.evaluate("document.documentElement.scrollWidth") <= width
-    )  # nothing sticks out to the side
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width  # nothing sticks out to the side
     loaded = "[...document.querySelectorAll('.pictures img')].map((i) => i.complete && i.naturalWidth)"
     assert set(seen.page.evaluate(loaded)) == {32}
     assert seen.complaints == []

@@ -13,9 +13,7 @@ BOX_NUMBERS = 2 * TRIES + 2
 """Uniform numbers a random box takes: an area and a ratio for each try, then the place."""
 
 
-def random_boxes(
-    numbers: Tensor, sizes: Tensor, *, scale: tuple[float, float], ratio: tuple[float, float]
-) -> Tensor:
+def random_boxes(numbers: Tensor, sizes: Tensor, *, scale: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
     """Boxes of random area, aspect ratio and place: (B, V, BOX_NUMBERS), (B, 2) -> (B, V, 4).
 
     A try draws a share of the area from `scale` and a ratio of width to height, log-uniform, from `ratio`.

@@ -105,8 +105,6 @@ def _blur_taps(sigma: Tensor, pixels: int, radius: int) -> Taps:
     kernel = torch.exp(-0.5 * (offset / sigma[:, None]) ** 2)  # (N, T)
     kernel = kernel / kernel.sum(1, keepdim=True)
     last = pixels - 1
-    places = (
-        last - (last - (torch.arange(pixels, device=sigma.device)[:, None] + offset).abs()).abs()
-    )  # (pixels, T)
+    places = last - (last - (torch.arange(pixels, device=sigma.device)[:, None] + offset).abs()).abs()  # (pixels, T)
     shape = (len(sigma), 1, pixels, 2 * radius + 1)
     return Taps(places.expand(shape), kernel[:, None, None].expand(shape))

@@ -203,9 +203,7 @@ def _decode_with_pillow(data: bytes, *, draft: bool = False) -> Tensor:
             if upright.mode in ("I", "F"):
                 raise PictureError(f"32-bit pixels ({upright.mode}) have no agreed white")
             if upright.mode == "P" and "transparency" in upright.info:
-                upright = upright.convert(
-                    "RGBA"
-                )  # Pillow warns when it drops a palette's transparency itself
+                upright = upright.convert("RGBA")  # Pillow warns when it drops a palette's transparency itself
             return _from_pillow(upright.convert("RGB"))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise PictureError(f"above the limit of {MAX_PIXELS:,} pixels") from None

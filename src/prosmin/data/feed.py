@@ -189,9 +189,7 @@ class StreamFeed:
 
         def fill(start: int) -> None:
             # numpy copies in this thread alone, where torch would start a team of threads in every worker
-            for page, (_, picture) in zip(
-                pages[start : start + step], found[start : start + step], strict=True
-            ):
+            for page, (_, picture) in zip(pages[start : start + step], found[start : start + step], strict=True):
                 lay(page, picture.numpy().transpose(1, 2, 0))
 
         list(workers.map(fill, starts))
@@ -245,9 +243,7 @@ class StreamFeed:
             found = []
             for i, number in enumerate(numbers):
                 picture = usable.get(i)
-                found.append(
-                    (number, bounded(picture)) if isinstance(picture, Tensor) else self._find(number)
-                )
+                found.append((number, bounded(picture)) if isinstance(picture, Tensor) else self._find(number))
             sizes = torch.tensor([tuple(picture.shape[1:]) for _, picture in found])
             images = torch.zeros(len(found), 3, *padded(sizes), dtype=torch.uint8, device=self._device)
             for image, (_, picture) in zip(images, found, strict=True):

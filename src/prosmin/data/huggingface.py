@@ -60,9 +60,7 @@ def open_huggingface(rest: str) -> HuggingfaceSource:
     features = found.features
     images = [c for c, kind in features.items() if isinstance(kind, datasets.Image)]
     if not images:
-        raise ProsminError(
-            f"The data hf:{rest} has no column of type Image; its columns: {', '.join(features)}."
-        )
+        raise ProsminError(f"The data hf:{rest} has no column of type Image; its columns: {', '.join(features)}.")
     column = "image" if "image" in images else images[0]
     label = next((c for c, kind in features.items() if isinstance(kind, datasets.ClassLabel)), None)
     return HuggingfaceSource(

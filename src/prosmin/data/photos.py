@@ -24,9 +24,7 @@ BLOCK = 96
 PATCH = 32
 TRAIN, TEST = 240, 60  # patches of each photograph
 FLAT = 4  # grey levels of standard deviation below which a patch is flat
-LEAST = (
-    80  # patches a block must offer to count: 240 must come out of three blocks in the smallest photograph
-)
+LEAST = 80  # patches a block must offer to count: 240 must come out of three blocks in the smallest photograph
 
 SCIKIT_IMAGE = (
     "astronaut.png", "brick.png", "camera.png", "chelsea.png", "coffee.png", "coins.png", "grass.png",
@@ -68,9 +66,7 @@ def photograph_files() -> dict[str, Path]:
         ("sklearn", "scikit-learn", "datasets/images", SCIKIT_LEARN),
     ):
         found = importlib.util.find_spec(package)  # looks for the package without importing it
-        root = (
-            Path(found.submodule_search_locations[0]) if found and found.submodule_search_locations else None
-        )
+        root = Path(found.submodule_search_locations[0]) if found and found.submodule_search_locations else None
         for name in names:
             path = root / folder / name if root else None
             if path is None or not path.is_file():
@@ -86,19 +82,13 @@ def open_photos(rest: str = "") -> PhotosSource:
     """The patches of a split; `rest` is what follows the @ of the SPEC, `train` where nothing does."""
     split = rest or "train"
     if split not in SPLITS:
-        raise UsageError(
-            f"The data photos@{split} does not exist; there are: photos@{', photos@'.join(SPLITS)}."
-        )
-    files = {
-        name: path for name, path in photograph_files().items() if (name in HELD_OUT) == (split == "ood")
-    }
+        raise UsageError(f"The data photos@{split} does not exist; there are: photos@{', photos@'.join(SPLITS)}.")
+    files = {name: path for name, path in photograph_files().items() if (name in HELD_OUT) == (split == "ood")}
     images, labels, keys = [], [], []
     for label, (name, path) in enumerate(files.items()):
         photograph = load_photograph(path)
         for part, corners in patch_corners(photograph, name=name).items():
-            if (
-                part == split or split == "ood"
-            ):  # held-out photographs give both parts: more pictures to detect
+            if part == split or split == "ood":  # held-out photographs give both parts: more pictures to detect
                 images += [photograph[:, y : y + PATCH, x : x + PATCH] for y, x in corners]
                 labels += [label] * len(corners)
                 keys += [f"{name}/{part}/y{y:03d}x{x:03d}" for y, x in corners]
@@ -131,9 +121,7 @@ def patch_corners(photograph: Tensor, *, name: str) -> dict[str, list[tuple[int,
     tests = max(1, round(len(blocks) * TEST / (TRAIN + TEST)))
     parts = {"train": (blocks[tests:], TRAIN), "test": (blocks[:tests], TEST)}
     # Patch k is the next one of block k mod n: equal shares.
-    return {
-        part: [own[k % len(own)][k // len(own)] for k in range(count)] for part, (own, count) in parts.items()
-    }
+    return {part: [own[k % len(own)][k // len(own)] for k in range(count)] for part, (own, count) in parts.items()}
 
 
 def block_corners(height: int, width: int) -> list[tuple[int, int]]:

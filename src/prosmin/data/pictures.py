@@ -49,9 +49,7 @@ class Pictures:
     def to(self, device: torch.device | str) -> "Pictures":
         """The same pictures with their tensors on `device`."""
         labels = None if self.labels is None else self.labels.to(device)
-        return dataclasses.replace(
-            self, images=self.images.to(device), sizes=self.sizes.to(device), labels=labels
-        )
+        return dataclasses.replace(self, images=self.images.to(device), sizes=self.sizes.to(device), labels=labels)
 
     def content_hash(self) -> str:
         """32 hexadecimal digits that follow from the pixels and sizes alone."""

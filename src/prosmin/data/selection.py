@@ -31,6 +31,4 @@ def apply_to(mask: Tensor, images: Tensor, operation: Callable[..., Tensor], *st
         return images
     if len(chosen) == len(images):
         return operation(images, *strengths)
-    return images.index_copy_(
-        0, chosen, operation(images[chosen], *(strength[chosen] for strength in strengths))
-    )
+    return images.index_copy_(0, chosen, operation(images[chosen], *(strength[chosen] for strength in strengths)))

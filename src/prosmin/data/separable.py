@@ -46,9 +46,7 @@ def _sum_rows(table: Tensor, taps: Taps) -> Tensor:
     weights = taps.weights[:, :, None].expand_as(places)
     # Contiguous always: for other strides torch has another kernel, and a view must not depend on its batch.
     bags, weights = places.view(-1, T), weights.reshape(-1, T).contiguous()
-    return F.embedding_bag(bags, table.reshape(-1, n), mode="sum", per_sample_weights=weights).view(
-        B, V, C, size, n
-    )
+    return F.embedding_bag(bags, table.reshape(-1, n), mode="sum", per_sample_weights=weights).view(B, V, C, size, n)
 
 
 def multiply(images: Tensor, rows: Taps, columns: Taps) -> Tensor:

@@ -91,7 +91,5 @@ def parse(spec: str) -> tuple[str, str]:
     if spec and path.is_dir():
         meant = f" Did you mean folder:{spec}?"
     elif spec and path.is_file():
-        meant = (
-            f" Did you mean parquet:{spec}?" if path.suffix == ".parquet" else " A single file is no source."
-        )
+        meant = f" Did you mean parquet:{spec}?" if path.suffix == ".parquet" else " A single file is no source."
     raise UsageError(f"The data {spec!r} names no source.{meant} Allowed: {FORMS}.")

@@ -89,9 +89,7 @@ def known_sets() -> dict[str, Set]:
     }
     for year in ("2017", "2018", "2019"):
         # torchvision has one folder a year; the published lists, where they lie in ROOT, tell train from val
-        sets[f"inaturalist{year}"] = Set(
-            tv.INaturalist, {"": {}, "train": {}, "val": {}}, always={"version": year}
-        )
+        sets[f"inaturalist{year}"] = Set(tv.INaturalist, {"": {}, "train": {}, "val": {}}, always={"version": year})
     return sets
 
 
@@ -100,16 +98,12 @@ def open_torchvision(rest: str) -> TorchvisionSource:
     name, root, split = _parse(rest)
     chosen = known_sets()[name]
     if not root.is_dir():  # some classes would create it
-        raise ProsminError(
-            f"The folder {root} of the data torchvision:{rest} does not exist. {_how(chosen, root)}"
-        )
+        raise ProsminError(f"The folder {root} of the data torchvision:{rest} does not exist. {_how(chosen, root)}")
     try:
         extra: dict[str, Any] = {"loader": os.fspath} if chosen.files else {}
         built = chosen.build(str(root), **chosen.splits[split], **chosen.always, **extra)
     except (RuntimeError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise ProsminError(
-            f"The data torchvision:{rest} cannot be opened: {error} {_how(chosen, root)}"
-        ) from None
+        raise ProsminError(f"The data torchvision:{rest} cannot be opened: {error} {_how(chosen, root)}") from None
     if chosen.files:
         # With a loader that returns the path itself, going through a set opens no file.
         pairs = sorted(_listed(built[i] for i in range(len(built))))
@@ -159,9 +153,7 @@ def _official(pairs: list[tuple[str, int]], *, root: Path, year: str, split: str
         if not split:
             return pairs
         raise ProsminError(f"The split {split!r} of iNaturalist {year} needs the published list {file}.")
-    wanted = {
-        "/".join(image["file_name"].split("/")[-3:]) for image in json.loads(file.read_text())["images"]
-    }
+    wanted = {"/".join(image["file_name"].split("/")[-3:]) for image in json.loads(file.read_text())["images"]}
     return [(path, target) for path, target in pairs if "/".join(Path(path).parts[-3:]) in wanted]
 
 

@@ -50,9 +50,7 @@ class _Group(NamedTuple):
     solarise: tuple[float, ...]
 
 
-def make_views(
-    images: Tensor, sizes: Tensor, config: ViewsConfig, *, seed: int, step: int, positions: Tensor
-) -> Views:
+def make_views(images: Tensor, sizes: Tensor, config: ViewsConfig, *, seed: int, step: int, positions: Tensor) -> Views:
     """Two global and `config.local` local views of each picture.
 
     images (B, 3, H, W) uint8, padded at the bottom and on the right; sizes (B, 2): the true heights and
@@ -82,7 +80,9 @@ def render(images: Tensor, sizes: Tensor, config: ViewsConfig, draws: Draws) -> 
     views = _empty_views(len(images), config)
     for block in torch.arange(len(images)).chunk(_cpu_blocks(images, config)):
         some = slice(int(block[0]), int(block[-1]) + 1)
-        part = _render_block(images[some], sizes[some], config, Draws(*(numbers[some] for numbers in draws)))
+        # Floats that lie column by column, as the resize of a CPU wants them, once for both groups.
+        pixels = images[some].mT.contiguous().to(torch.float32).div_(255.0).mT
+        part = _render_block(pixels, sizes[some], config, Draws(*(numbers[some] for numbers in draws)))
         for whole, piece in zip(views, part, strict=True):
             if whole is not None and piece is not None:
                 whole[:, some] = piece
@@ -110,15 +110,11 @@ def _render_block(images: Tensor, sizes: Tensor, config: ViewsConfig, draws: Dra
     global_views = _render_group(images, sizes, config, large, draws.global_views)
     if not config.local:
         return Views(global_views, None)
-    small = _Group(
-        config.local_size, config.local_scale, (local[0],) * config.local, (local[1],) * config.local
-    )
+    small = _Group(config.local_size, config.local_scale, (local[0],) * config.local, (local[1],) * config.local)
     return Views(global_views, _render_group(images, sizes, config, small, draws.local_views))
 
 
-def _render_group(
-    images: Tensor, sizes: Tensor, config: ViewsConfig, group: _Group, numbers: Tensor
-) -> Tensor:
+def _render_group(images: Tensor, sizes: Tensor, config: ViewsConfig, group: _Group, numbers: Tensor) -> Tensor:
     """The V views of one group as one batch: (B, 3, H, W), (B, V, n) -> (V, B, 3, size, size)."""
     box, order, strength, choices = numbers.split(_NUMBERS, dim=-1)  # (B, V, .)
     chance = dict(zip(_CHOICES, choices.unbind(-1), strict=True))
@@ -150,10 +146,10 @@ def _jitter_factors(strength: Tensor, config: ViewsConfig) -> Tensor:
 
 
 def normalise(views: Tensor, config: ViewsConfig) -> Tensor:
-    """(x - mean) / std by channel: (N, 3, h, w) in [0, 1] -> (N, 3, h, w)."""
+    """(x - mean) / std by channel, in place: (N, 3, h, w) in [0, 1] -> (N, 3, h, w)."""
     mean = constants(config.mean, views.device)[:, None, None]
     std = constants(config.std, views.device)[:, None, None]
-    return (views - mean).div_(std)
+    return views.sub_(mean).div_(std)
 
 
 @torch.no_grad()

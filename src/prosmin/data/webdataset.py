@@ -62,9 +62,7 @@ class WebdatasetSource:
 def open_webdataset(rest: str) -> WebdatasetSource:
     """The pictures of all shards a pattern names."""
     if "://" in rest or rest.startswith("pipe:"):
-        raise UsageError(
-            f"The data webdataset:{rest} is not on this machine; copy the shards and name their files."
-        )
+        raise UsageError(f"The data webdataset:{rest} is not on this machine; copy the shards and name their files.")
     places: list[Place] = []
     labels: list[int | None] = []
     for shard in _shards(rest):
@@ -72,9 +70,7 @@ def open_webdataset(rest: str) -> WebdatasetSource:
             places.append(place)
             labels.append(label)
     if not places:
-        raise ProsminError(
-            f"There are no pictures in the shards of webdataset:{rest}; members named *.jpg, ... count."
-        )
+        raise ProsminError(f"There are no pictures in the shards of webdataset:{rest}; members named *.jpg, ... count.")
     numbers = [label for label in labels if label is not None]
     if not numbers:
         return WebdatasetSource(f"webdataset:{rest}", places, None, ())

@@ -118,9 +118,7 @@ def _check_shapes(values: Tensor, labels: Tensor, name: str) -> None:
 def _check(probabilities: Tensor, labels: Tensor) -> None:
     _check_shapes(probabilities, labels, "probabilities")
     if bool((probabilities < 0).any()) or float((probabilities.sum(1) - 1).abs().max()) > 1e-3:
-        raise ProsminError(
-            "The probabilities of a picture must be 0 or more and sum to 1; give a softmax, not logits."
-        )
+        raise ProsminError("The probabilities of a picture must be 0 or more and sum to 1; give a softmax, not logits.")
 
 
 def _top_label(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,9 +149,7 @@ def _binned_error(gap: Tensor, bin_of: Tensor, bins: int) -> float:
     return (torch.bincount(bin_of, weights=gap, minlength=bins).abs().sum() / len(gap)).item()
 
 
-def _ece_interval(
-    ece: float, gap: Tensor, bin_of: Tensor, *, bins: int, seed: int, draws: int
-) -> tuple[float, float]:
+def _ece_interval(ece: float, gap: Tensor, bin_of: Tensor, *, bins: int, seed: int, draws: int) -> tuple[float, float]:
     """2.5 % and 97.5 % points of the ECE over resampled test sets, moved so that their mean is the ECE seen.
 
     Resampling adds a second helping of the noise that lifts the ECE above zero: unmoved, the interval of a

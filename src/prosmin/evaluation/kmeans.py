@@ -17,9 +17,7 @@ def kmeans(points: Tensor, clusters: int, *, seed: int) -> tuple[Tensor, Tensor]
     Lloyd's rounds from k-means++ starts; of four, the one with the least summed squared distance.
     """
     if not 1 <= clusters <= len(points):
-        raise ProsminError(
-            f"{len(points)} points cannot form {clusters} clusters; allowed: 1 to {len(points)}."
-        )
+        raise ProsminError(f"{len(points)} points cannot form {clusters} clusters; allowed: 1 to {len(points)}.")
     random = generator(seed, 0, "k-means")
     norms = points.square().sum(1)
     found = [_lloyd(points, norms, _plus_plus(points, norms, clusters, random)) for _ in range(_RESTARTS)]

@@ -68,8 +68,7 @@ def knn_probabilities(
 def _check(bank: Tensor, queries: Tensor, k: int, *, exclude_self: bool) -> None:
     if bank.ndim != 2 or queries.ndim != 2 or bank.shape[1] != queries.shape[1]:
         raise ProsminError(
-            f"The features have shapes {tuple(bank.shape)} and {tuple(queries.shape)}; "
-            "allowed: (M, D) and (N, D)."
+            f"The features have shapes {tuple(bank.shape)} and {tuple(queries.shape)}; allowed: (M, D) and (N, D)."
         )
     if exclude_self and bank.shape != queries.shape:
         raise ProsminError(
@@ -77,9 +76,7 @@ def _check(bank: Tensor, queries: Tensor, k: int, *, exclude_self: bool) -> None
         )
     available = len(bank) - exclude_self
     if not 1 <= k <= available:
-        raise ProsminError(
-            f"k is {k}, but {available} pictures can be neighbours; allowed: 1 to {available}."
-        )
+        raise ProsminError(f"k is {k}, but {available} pictures can be neighbours; allowed: 1 to {available}.")
     for features in (bank, queries):
         if not bool(torch.isfinite(features).all()):
             raise ProsminError("The features hold values that are not finite; is the checkpoint sound?")

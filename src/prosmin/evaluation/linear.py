@@ -64,9 +64,7 @@ def linear_probe(
     masks = _held_out_masks(labels, folds, seed)
     whole = prepare(train_features, labels, classes=classes)
     # A part of train has nearly the axes of the whole; they set the pace of a fit, never its answer.
-    problems = [
-        prepare(train_features[~mask], labels[~mask], classes=classes, axes=whole.axes) for mask in masks
-    ]
+    problems = [prepare(train_features[~mask], labels[~mask], classes=classes, axes=whole.axes) for mask in masks]
     path, logits = _choose_l2(problems, train_features, labels, masks, l2_grid=l2_grid)
     l2 = min(path, key=path.__getitem__)
     weight, bias = solve(whole, l2)
@@ -123,8 +121,7 @@ def _held_out_masks(labels: Tensor, folds: int | None, seed: int) -> list[Tensor
         masks = [fold == i for i in range(folds)]
     if any(not bool(mask.any()) for mask in masks):
         raise ProsminError(
-            f"{len(labels)} labels leave none to choose the probe's strength on; "
-            "give every class two labels or more."
+            f"{len(labels)} labels leave none to choose the probe's strength on; give every class two labels or more."
         )
     return masks
 

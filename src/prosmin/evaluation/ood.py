@@ -149,9 +149,7 @@ def ood_metrics(scores_in: Tensor, scores_out: Tensor) -> dict[str, float]:
                 "allowed: one score for each of 2 or more pictures."
             )
         if not bool(torch.isfinite(scores).all()):
-            raise ProsminError(
-                f"The {name} scores hold values that are not finite; look for NaN in the features."
-            )
+            raise ProsminError(f"The {name} scores hold values that are not finite; look for NaN in the features.")
     return {
         "auroc": auroc(scores_in, scores_out),
         "aupr_in": average_precision(-scores_out, -scores_in),

@@ -28,9 +28,7 @@ def recall_at_1_and_r_auroc(features: Tensor, labels: Tensor, uncertainty: Tenso
     }
 
 
-def risk_coverage(
-    correct: Tensor, uncertainty: Tensor, *, points: int = 100
-) -> dict[str, float | list[float]]:
+def risk_coverage(correct: Tensor, uncertainty: Tensor, *, points: int = 100) -> dict[str, float | list[float]]:
     """Error among the most certain pictures, by the share that is answered: correct (N,), uncertainty (N,).
 
     coverage, risk: the curve at `points` shares. aurc: mean risk over the coverages 1/N, 2/N, ..., 1.

@@ -63,6 +63,4 @@ def cross_view_energy(mean: Tensor, scale: Tensor, *, samples: int = 16, seed: i
 def _check(first: Tensor, second: Tensor | None = None) -> None:
     if first.ndim != 3 or first.numel() == 0 or (second is not None and second.shape != first.shape):
         shapes = " and ".join(str(tuple(t.shape)) for t in (first, second) if t is not None)
-        raise ProsminError(
-            f"The forecasts have shapes {shapes}; allowed: (V, N, K), the same for mean and scale."
-        )
+        raise ProsminError(f"The forecasts have shapes {shapes}; allowed: (V, N, K), the same for mean and scale.")

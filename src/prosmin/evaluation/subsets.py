@@ -14,9 +14,7 @@ def deal_folds(labels: Tensor, count: int, *, seed: int) -> Tensor:
     most one, in total and within a class. A class with one picture keeps it in training: its fold is -1.
     """
     if not 2 <= count <= len(labels):
-        raise ProsminError(
-            f"{len(labels)} labels cannot be dealt into {count} folds; allowed: 2 to {len(labels)}."
-        )
+        raise ProsminError(f"{len(labels)} labels cannot be dealt into {count} folds; allowed: 2 to {len(labels)}.")
     order, _, size = _shuffled_by_class(labels, seed, "folds")
     dealt = torch.arange(len(order)) % count
     fold = torch.empty_like(order)

@@ -1,6 +1,7 @@
 """`prosmin evaluate`: run protocols on an encoder and leave one JSON file each in RUN/results."""
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,18 +34,14 @@ def evaluate(
     specs = _specs(encoder.config.data.spec if data is None else data, test, ood)
     names = _protocol_names(protocols, has_ood=len(specs) > 2)
     found = (
-        {}
-        if again
-        else {name: row for name in names if (row := _finished(folder, name, encoder, specs)) is not None}
+        {} if again else {name: row for name in names if (row := _finished(folder, name, encoder, specs)) is not None}
     )
     missing = [name for name in names if name not in found]
     if missing:
         context = Context(encoder, {name: _load(spec) for name, spec in specs.items()}, ood=tuple(specs)[2:])
         for name in missing:
             began = time.monotonic()
-            found[name] = _write(
-                folder, name, PROTOCOLS[name](context), encoder, specs, time.monotonic() - began
-            )
+            found[name] = _write(folder, name, PROTOCOLS[name](context), encoder, specs, time.monotonic() - began)
     return {name: found[name] for name in names}
 
 
@@ -93,7 +90,8 @@ def _write(
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         "protocol": name,
-        "metrics": result.metrics,
+        # NaN, such as the AUROC of errors that do not occur, is not JSON.
+        "metrics": {key: value if math.isfinite(value) else None for key, value in result.metrics.items()},
         "baselines": result.baselines,
         "settings": result.settings,
         "data": specs,

@@ -122,6 +122,5 @@ def _freeze_patch_embedding(backbone: nn.Module, config: Config) -> None:
         backbone.patch_embed.requires_grad_(wanted is False)
     elif wanted is not None:
         raise UsageError(
-            "heads.freeze_patch_embedding is for a ViT; "
-            f"backbone.name is {config.backbone.name!r}. Leave it out."
+            f"heads.freeze_patch_embedding is for a ViT; backbone.name is {config.backbone.name!r}. Leave it out."
         )

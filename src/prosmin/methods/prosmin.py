@@ -23,11 +23,22 @@ class ForecastScore(nn.Module):
 
     def __init__(self, loss: ProsminLoss) -> None:
         super().__init__()
-        names = ("rule", "norm", "pairs", "estimator", "beta", "lam", "samples", "antithetic", "absolute", "bandwidth")
+        names = (
+            "rule",
+            "norm",
+            "pairs",
+            "estimator",
+            "beta",
+            "lam",
+            "samples",
+            "antithetic",
+            "absolute",
+            "bandwidth",
+        )
         self.settings = {name: getattr(loss, name) for name in names}
 
     def forward(self, mean: Tensor, scale: Tensor, target: Tensor, noise: Tensor | None, weights: Tensor) -> Tensor:
-        """mean, scale (V, B, K), target (G, B, K), noise (V, B, S', K), weights (V, G, B) -> weighted mean scores (B,)."""
+        """mean, scale (V, B, K), target (G, B, K), noise (V, B, S', K), weights (V, G, B) -> mean scores (B,)."""
         scores = view_scores(mean, scale, target, noise=noise, **self.settings)
         return (weights * scores).sum((0, 1)) / weights.sum((0, 1))
 
@@ -68,8 +79,12 @@ class ProSMIN(nn.Module):
         count = noise_count(loss.estimator, loss.samples, loss.antithetic)
         noise = None
         if count:
-            noise = draws.normal("forecast", (len(mean), count, mean.shape[-1])).transpose(0, 1).to(mean.dtype)  # (V, B, S', K)
-        weights = mean.new_ones(len(mean) if loss.pairs == "within" else 1, len(target), mean.shape[1])  # (V or 1, G, B)
+            noise = (
+                draws.normal("forecast", (len(mean), count, mean.shape[-1])).transpose(0, 1).to(mean.dtype)
+            )  # (V, B, S', K)
+        weights = mean.new_ones(
+            len(mean) if loss.pairs == "within" else 1, len(target), mean.shape[1]
+        )  # (V or 1, G, B)
         if not loss.same_view:
             both = torch.arange(len(target), device=mean.device)
             weights[both, both] = 0.0

@@ -1,5 +1,7 @@
 """f: the network whose output is the representation, by name."""
 
+from typing import Any
+
 import timm
 from torch import nn
 
@@ -17,7 +19,10 @@ def build_backbone(config: BackboneConfig, *, image_size: int) -> nn.Module:
         return SmallResNet(*RESNETS[config.name])
     if not timm.is_model(config.name):
         known = ", ".join(RESNETS)
-        raise UsageError(f"backbone.name is {config.name!r}; allowed: {known}, or a name from timm.list_models('vit_*'), timm.list_models('resnet*').")
+        raise UsageError(
+            f"backbone.name is {config.name!r}; allowed: {known}, "
+            "or a name from timm.list_models('vit_*') or timm.list_models('resnet*')."
+        )
     if config.name.startswith("vit_"):
         options = {
             "patch_size": config.patch_size,
@@ -25,10 +30,15 @@ def build_backbone(config: BackboneConfig, *, image_size: int) -> nn.Module:
             "depth": config.depth,
             "num_heads": config.heads,
         }
-        given = {name: value for name, value in options.items() if value is not None}
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         # dynamic_img_size: the position embedding is interpolated, so that local views pass through the same network.
         return timm.create_model(
-            config.name, num_classes=0, img_size=image_size, dynamic_img_size=True, drop_path_rate=config.drop_path, **given
+            config.name,
+            num_classes=0,
+            img_size=image_size,
+            dynamic_img_size=True,
+            drop_path_rate=config.drop_path,
+            **given,
         )
     _refuse_vit_options(config)
     return timm.create_model(config.name, num_classes=0, drop_path_rate=config.drop_path)
@@ -37,4 +47,6 @@ def build_backbone(config: BackboneConfig, *, image_size: int) -> nn.Module:
 def _refuse_vit_options(config: BackboneConfig) -> None:
     for name in ("patch_size", "width", "depth", "heads"):
         if getattr(config, name) is not None:
-            raise UsageError(f"backbone.{name} is for a ViT; backbone.name is {config.name!r}. Choose a vit_* name or leave it out.")
+            raise UsageError(
+                f"backbone.{name} is for a ViT; backbone.name is {config.name!r}. Choose a vit_* name or leave it out."
+            )

@@ -61,7 +61,8 @@ class GlobalBatchNorm(_BatchNorm):
 def synchronise_batchnorm(module: nn.Module) -> None:
     """Replace every BatchNorm1d and BatchNorm2d below `module`, keeping parameters, buffers and names."""
     for name, child in list(module.named_children()):
-        if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d):
+        if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d):  # not a subclass that does more
+            assert isinstance(child, _BatchNorm)
             twin = GlobalBatchNorm(child.num_features, eps=child.eps, momentum=child.momentum, affine=child.affine)
             twin.__dict__.update(child.__dict__)  # the very same parameters and buffers
             setattr(module, name, twin)

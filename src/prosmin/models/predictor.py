@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from prosmin.config import ProsminHeads
 from prosmin.models.projector import mlp
 
-
 LOG_SCALE_RANGE = 5.0
 """A scale stays within a factor of exp(5) = 148 of where it starts, approached smoothly."""
 

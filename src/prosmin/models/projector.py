@@ -9,7 +9,9 @@ class UnitLinear(nn.Module):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(nn.init.trunc_normal_(nn.Linear(inputs, outputs, bias=False).weight.detach(), std=0.02))
+        self.weight = nn.Parameter(
+            nn.init.trunc_normal_(nn.Linear(inputs, outputs, bias=False).weight.detach(), std=0.02)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs): cosines, when x has length one."""

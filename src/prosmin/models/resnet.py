@@ -42,7 +42,9 @@ class SmallResNet(nn.Module):
     def __init__(self, widths: tuple[int, ...], blocks: int) -> None:
         super().__init__()
         self.num_features = widths[-1]
-        self.stem = nn.Sequential(nn.Conv2d(3, widths[0], 3, padding=1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU())
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, widths[0], 3, padding=1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()
+        )
         layers: list[nn.Module] = []
         inputs = widths[0]
         for stage, width in enumerate(widths):

@@ -3,7 +3,7 @@
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 def make_target(online: nn.Module) -> nn.Module:
@@ -17,5 +17,6 @@ def update_target(target: nn.Module, online: nn.Module, *, momentum: float) -> N
 
     Running statistics of BatchNorm are not averaged: the target keeps its own, from its own passes.
     """
-    followers, leaders = list(target.parameters()), list(online.parameters())
+    followers: list[Tensor] = list(target.parameters())
+    leaders: list[Tensor] = list(online.parameters())
     torch._foreach_lerp_(followers, leaders, 1.0 - momentum)

@@ -20,9 +20,7 @@ def build_vit(config: Config) -> VisionTransformer:
     )
 
 
-def vit_tokens(
-    vit: VisionTransformer, x: Tensor, mask: Tensor | None, mask_token: Tensor
-) -> tuple[Tensor, Tensor]:
+def vit_tokens(vit: VisionTransformer, x: Tensor, mask: Tensor | None, mask_token: Tensor) -> tuple[Tensor, Tensor]:
     """Views (N, 3, h, h), what to hide (N, P), the token (D,) -> features (N, D), patch tokens (N, P, D).
 
     The mask token replaces the patch's embedding; its position embedding stays. Without a mask the features

@@ -71,9 +71,7 @@ def tight_axis(values: Sequence[float] | np.ndarray, *, count: int = 5) -> Axis:
     return Axis(low=low, high=high, ticks=_ticks(low, high, count))
 
 
-def round_axis(
-    values: Sequence[float] | np.ndarray, *, zero: bool = False, log: bool = False, count: int = 4
-) -> Axis:
+def round_axis(values: Sequence[float] | np.ndarray, *, zero: bool = False, log: bool = False, count: int = 4) -> Axis:
     """An axis whose ends are ticks; `zero` makes it start at 0, `log` is used only where it helps."""
     known = finite(values)
     if log and known.size and known.min() > 0 and known.max() / known.min() > WIDE:

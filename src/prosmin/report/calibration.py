@@ -43,9 +43,7 @@ def bins(curve: Any) -> dict[str, np.ndarray] | None:
     """The bins of a reliability curve as arrays, None where they are absent or do not fit each other."""
     if not isinstance(curve, dict) or not all(isinstance(curve.get(part), list) for part in PARTS):
         return None
-    arrays = {
-        part: np.array([np.nan if v is None else v for v in curve[part]], dtype=float) for part in PARTS
-    }
+    arrays = {part: np.array([np.nan if v is None else v for v in curve[part]], dtype=float) for part in PARTS}
     count = len(arrays["count"])
     fits = (
         count > 0
@@ -83,9 +81,7 @@ def reliability_figure(run: Run, name: str, variant: str, id: str, *, named: boo
         )
     ]
     table = Table(columns=["confidence", "pictures", "mean confidence", "accuracy"], rows=rows, caption=title)
-    return Figure(
-        id=f"figure-{id}", title=title, chart=chart, reading=said, table=table, commands=[run.command(name)]
-    )
+    return Figure(id=f"figure-{id}", title=title, chart=chart, reading=said, table=table, commands=[run.command(name)])
 
 
 def reading(metrics: dict[str, float], key: str) -> str:
@@ -97,9 +93,7 @@ def reading(metrics: dict[str, float], key: str) -> str:
     if low is not None and high is not None:
         said += f", 95 % interval {number(low)} to {number(high)}"
     if "ece_floor" in metrics and key == "ece":
-        said += (
-            f"; a perfectly calibrated model would score {number(metrics['ece_floor'])} on this many pictures"
-        )
+        said += f"; a perfectly calibrated model would score {number(metrics['ece_floor'])} on this many pictures"
     if "temperature" in metrics and key == "ece_calibrated":
         said += f"; temperature {number(metrics['temperature'])}"
     return said + "."

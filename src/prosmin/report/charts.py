@@ -68,9 +68,7 @@ def series(index: int) -> str:
     return f"s{index % SERIES}" + (" dashed" if index >= SERIES else "")
 
 
-def line_chart(
-    words: Words, curves: Sequence[Curve], *, x: Axis | None = None, y: Axis | None = None
-) -> Chart:
+def line_chart(words: Words, curves: Sequence[Curve], *, x: Axis | None = None, y: Axis | None = None) -> Chart:
     """Curves over a common axis. Values that are not finite leave a gap."""
     curves = [_thinned(curve) for curve in curves]
     every = [v for c in curves for v in (c.y, c.low, c.high) if v is not None]
@@ -159,10 +157,7 @@ def _grid(words: Words, x: Axis, y: Axis, *, labels: bool = True) -> str:
 
 def _bottom(words: Words, x: Axis, base: float) -> str:
     places = _across(x, x.ticks)
-    ticks = [
-        _text(place, base + 14, x.label(tick), "tick middle")
-        for tick, place in zip(x.ticks, places, strict=True)
-    ]
+    ticks = [_text(place, base + 14, x.label(tick), "tick middle") for tick, place in zip(x.ticks, places, strict=True)]
     return "".join([*ticks, _text(WIDTH - RIGHT, base + 30, words.x, "axis-label end")])
 
 
@@ -171,9 +166,7 @@ def _text(x: float, y: float, text: str, style: str) -> str:
 
 
 def _rect(x: float, y: float, width: float, height: float, style: str) -> str:
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{max(height, 0.0):.1f}" class="{style}"/>'
-    )
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{max(height, 0.0):.1f}" class="{style}"/>'
 
 
 def _path(x: np.ndarray, y: np.ndarray, style: str) -> str:
@@ -216,25 +209,18 @@ def _thinned(curve: Curve) -> Curve:
             keep |= {int(stretch[np.nanargmin(values)]), int(stretch[np.nanargmax(values)])}
     at = np.array(sorted(keep))
     low, high = (None if v is None else v[at] for v in (curve.low, curve.high))
-    return Curve(
-        label=curve.label, x=curve.x[at], y=curve.y[at], style=curve.style, low=low, high=high, marks=False
-    )
+    return Curve(label=curve.label, x=curve.x[at], y=curve.y[at], style=curve.style, low=low, high=high, marks=False)
 
 
 def _readout(words: Words, x: Axis, y: Axis, curves: Sequence[Curve]) -> str:
     """For each curve: places along the drawing as shares of its width, and the text there."""
     found = []
-    strong = [
-        curve for curve in curves if "quiet" not in curve.style
-    ] or curves  # a line of text holds no more
+    strong = [curve for curve in curves if "quiet" not in curve.style] or curves  # a line of text holds no more
     for curve in strong:
         known = np.isfinite(curve.x) & np.isfinite(curve.y)
         places = _across(x, curve.x[known]) / WIDTH
         text_of = percent if y.percent else number
-        texts = [
-            f"{words.x} {number(a)}: {text_of(b)}"
-            for a, b in zip(curve.x[known], curve.y[known], strict=True)
-        ]
+        texts = [f"{words.x} {number(a)}: {text_of(b)}" for a, b in zip(curve.x[known], curve.y[known], strict=True)]
         label = f"{curve.label}, " if len(strong) > 1 else ""
         found.append({"at": [round(float(p), 4) for p in places], "text": [label + text for text in texts]})
     return json.dumps(found, ensure_ascii=False)

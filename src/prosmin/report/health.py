@@ -75,9 +75,7 @@ def _rank(run: Run) -> Finding | None:
         return None
     _, end, most = ends
     if end < LEAST_RANK:
-        return Finding(
-            status="bad", text=f"The features use about {number(end)} direction: they have collapsed."
-        )
+        return Finding(status="bad", text=f"The features use about {number(end)} direction: they have collapsed.")
     if end <= FALLEN * most:
         text = f"The features use about {end:.0f} directions, after {most:.0f} at their richest."
         return Finding(status="watch", text=text)
@@ -110,9 +108,7 @@ def _accuracy(run: Run) -> Finding | None:
             status="good", text=f"kNN accuracy during training went from {percent(first)} to {percent(last)}."
         )
     at = number(steps[int(values.argmax())])
-    text = (
-        f"kNN accuracy during training ended at {percent(last)}, below its best, {percent(top)} at step {at}."
-    )
+    text = f"kNN accuracy during training ended at {percent(last)}, below its best, {percent(top)} at step {at}."
     return Finding(status="watch", text=text)
 
 

@@ -17,8 +17,7 @@ def two_groups(words: Words, groups: Sequence[tuple[str, np.ndarray, str]]) -> t
     groups = [(label, scores[np.isfinite(scores)], style) for label, scores, style in groups]
     edges = common_edges([scores for _, scores, _ in groups])
     shares = [
-        np.histogram(np.clip(scores, edges[0], edges[-1]), edges)[0] / max(len(scores), 1)
-        for _, scores, _ in groups
+        np.histogram(np.clip(scores, edges[0], edges[-1]), edges)[0] / max(len(scores), 1) for _, scores, _ in groups
     ]
     drawn = [Heights(label=g[0], heights=share, style=g[2]) for g, share in zip(groups, shares, strict=True)]
     rows = [

@@ -29,14 +29,10 @@ def ood_section(runs: Sequence[Run]) -> Section:
             continue
         chosen = default_score(run)
         blocks += [
-            score_figure(run, i, name, chosen, named=len(runs) > 1)
-            for name in sets(run)
-            if has(run, name, chosen)
+            score_figure(run, i, name, chosen, named=len(runs) > 1) for name in sets(run) if has(run, name, chosen)
         ]
     blocks += [
-        f
-        for j, name in enumerate(dict.fromkeys(n for r in runs for n in sets(r)))
-        if (f := roc_figure(runs, name, j))
+        f for j, name in enumerate(dict.fromkeys(n for r in runs for n in sets(r))) if (f := roc_figure(runs, name, j))
     ]
     if len(runs) == 1:
         blocks += _details(runs[0], 0, named=False)
@@ -56,9 +52,7 @@ def sets(run: Run) -> dict[str, dict[str, dict[str, float]]]:
     """The numbers of every score on every set: {set: {score: {metric: value}}}."""
     found = run.part("ood", "sets")
     return {
-        str(name): {
-            str(score): numbers(values) for score, values in scores.items() if isinstance(values, dict)
-        }
+        str(name): {str(score): numbers(values) for score, values in scores.items() if isinstance(values, dict)}
         for name, scores in found.items()
         if isinstance(scores, dict)
     }
@@ -103,9 +97,7 @@ def score_figure(run: Run, i: int, name: str, score: str, *, named: bool) -> Fig
     id = f"ood-{i}-{names.index(name)}-{scores.index(score) if score in scores else 0}"
     words = Words(id=id, title=f"Histogram of {title}", desc=said, x="score", y="share of pictures")
     chart, table = two_groups(words, [("familiar", inside, "s0"), (name, outside, "s1")])
-    return Figure(
-        id=f"figure-{id}", title=title, chart=chart, reading=said, table=table, commands=[run.command("ood")]
-    )
+    return Figure(id=f"figure-{id}", title=title, chart=chart, reading=said, table=table, commands=[run.command("ood")])
 
 
 def roc(inside: np.ndarray, outside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -132,9 +124,7 @@ def roc_figure(runs: Sequence[Run], name: str, j: int) -> Figure | None:
             style = series(i) if score == chosen else "quiet"
             said = label if score == chosen else ("other scores" if not curves else "")
             curves.append(Curve(label=said, x=alarms, y=hits, style=style))
-            rows.append(
-                [Cell(label, head=True), *(percent(float(hits[alarms <= rate].max())) for rate in RATES)]
-            )
+            rows.append([Cell(label, head=True), *(percent(float(hits[alarms <= rate].max())) for rate in RATES)])
             commands.append(run.command("ood"))
     if not curves:
         return None

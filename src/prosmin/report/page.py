@@ -53,9 +53,7 @@ def render(runs: Sequence[Run]) -> str:
     # Only our own style and script count, nothing is fetched: a script in a file name is harmless twice over.
     own = f"style-src {_hash(style)}; script-src {_hash(script)}"
     policy = f"default-src 'none'; img-src data:; {own}; base-uri 'none'; form-action 'none'"
-    environment = Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
-    )
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     return environment.from_string(_asset("page.html")).render(
         grouped=grouped,
         title=", ".join(run.name for run in runs),

@@ -31,9 +31,7 @@ def pictures_section(runs: Sequence[Run]) -> Section:
         blocks += found
         if not found:
             what = f"{run.name} has no pictures" if len(runs) > 1 else "No pictures yet"
-            blocks.append(
-                Missing(what=what, command=f"prosmin evaluate {run.quoted} --protocols uncertainty")
-            )
+            blocks.append(Missing(what=what, command=f"prosmin evaluate {run.quoted} --protocols uncertainty"))
     lead = "Select a picture to see it larger, with its name in full."
     return Section(
         id="pictures",

@@ -23,9 +23,7 @@ def headline_section(runs: Sequence[Run]) -> Section:
     """The few numbers that say whether something was learned, beside the baselines."""
     cards = [found for name, key, title in HEADLINES if (found := card(columns(runs, name), key, title))]
     blocks: Sequence[Block] = [Cards(cards=cards)] if cards else _missing(runs)
-    lead = (
-        "Each number beside that of raw pixels and of the encoder before training. Arrows say what is better."
-    )
+    lead = "Each number beside that of raw pixels and of the encoder before training. Arrows say what is better."
     return Section(id="headline", title="Headline numbers", lead=lead, blocks=blocks)
 
 
@@ -50,9 +48,7 @@ def card(of: Sequence[Column], key: str, title: str) -> Card | None:
         for v in [c.metrics[key]]
     ]
     reading = compare(how, top.metrics[key], rival.metrics[key], rival.label) if rival else ""
-    return Card(
-        title=f"{title}\u00a0{how.arrow()}", value=how.text(top.metrics[key]), reading=reading, bars=bars
-    )
+    return Card(title=f"{title}\u00a0{how.arrow()}", value=how.text(top.metrics[key]), reading=reading, bars=bars)
 
 
 def compare(how: Metric, value: float, rival: float, name: str) -> str:

@@ -68,11 +68,7 @@ class Run:
 
 def numbers(values: dict[str, Any]) -> dict[str, float]:
     """Only the entries that are numbers; a result may carry text beside them."""
-    return {
-        str(name): float(v)
-        for name, v in values.items()
-        if isinstance(v, int | float) and not isinstance(v, bool)
-    }
+    return {str(name): float(v) for name, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:

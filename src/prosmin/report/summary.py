@@ -17,15 +17,11 @@ def summary_section(runs: Sequence[Run]) -> Section:
     if any(run.config for run in runs):
         said = [(label, [fact(run) for run in runs]) for label, fact in FACTS.items()]
         said = [(label, values) for label, values in said if any(values)]
-        rows: list[Row] = [
-            [Cell(label, head=True), *(value or "–" for value in values)] for label, values in said
-        ]
+        rows: list[Row] = [[Cell(label, head=True), *(value or "–" for value in values)] for label, values in said]
         columns = ["", *(run.name for run in runs)]
         alone = Facts(facts=[(label, values[0]) for label, values in said])
         blocks.append(
-            alone
-            if len(runs) == 1
-            else Table(columns=columns, rows=rows, text=True, caption="The facts of each run")
+            alone if len(runs) == 1 else Table(columns=columns, rows=rows, text=True, caption="The facts of each run")
         )
     if len(runs) > 1 and all(run.config for run in runs):
         blocks.append(_differences(runs))
@@ -33,9 +29,7 @@ def summary_section(runs: Sequence[Run]) -> Section:
         if run.config:
             text = yaml.safe_dump(run.config, sort_keys=False, default_flow_style=None, allow_unicode=True)
             where = f" of {run.name}" if len(runs) > 1 else ""
-            blocks.append(
-                Fold(title=f"The whole configuration{where}", blocks=[Code(title="config.yaml", text=text)])
-            )
+            blocks.append(Fold(title=f"The whole configuration{where}", blocks=[Code(title="config.yaml", text=text)]))
         else:
             blocks.append(
                 Missing(what=f"{run.name} has no config.yaml", command=f"prosmin pretrain --out {run.quoted}")
@@ -111,9 +105,7 @@ def time(run: Run) -> str:
 
 def hardware(run: Run) -> str:
     """Where it ran, as far as the run says."""
-    kind, devices, precision = (
-        run.setting("compute", name) for name in ("accelerator", "devices", "precision")
-    )
+    kind, devices, precision = (run.setting("compute", name) for name in ("accelerator", "devices", "precision"))
     if kind is None and devices is None:
         return ""
     used = [line["memory_mib"] for line in run.log if "memory_mib" in line]

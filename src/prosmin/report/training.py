@@ -54,9 +54,7 @@ def training_section(runs: Sequence[Run]) -> Section:
             blocks.append(judge(run))
         else:
             blocks.append(
-                Missing(
-                    what=f"{run.name} has no metrics.jsonl", command=f"prosmin pretrain --out {run.quoted}"
-                )
+                Missing(what=f"{run.name} has no metrics.jsonl", command=f"prosmin pretrain --out {run.quoted}")
             )
     blocks += [figure for q in MAIN if (figure := curve_figure(runs, q))]
     rest = [figure for q in REST if (figure := curve_figure(runs, q))]
@@ -94,9 +92,7 @@ def curve_figure(runs: Sequence[Run], quantity: Quantity) -> Figure | None:
         if not _several_losses(runs, quantity)
         else "Methods differ in their loss: compare the shapes only.",
         table=_table([run for _, run in having], quantity, along),
-        commands=[
-            f"prosmin pretrain --config {run.quoted}/config.yaml --out {run.quoted}" for _, run in having
-        ],
+        commands=[f"prosmin pretrain --config {run.quoted}/config.yaml --out {run.quoted}" for _, run in having],
     )
 
 
@@ -136,9 +132,7 @@ def _table(runs: Sequence[Run], quantity: Quantity, along: str) -> Table:
         for line in (lines[i] for i in chosen):
             values = [number(line[name]) if name in line else "–" for name in names]
             head = [Cell(run.name, head=True)] if len(runs) > 1 else []
-            rows.append(
-                [*head, number(line["step"]), *([number(line["epoch"])] if along == "epoch" else []), *values]
-            )
+            rows.append([*head, number(line["step"]), *([number(line["epoch"])] if along == "epoch" else []), *values])
     columns = [*(["run"] if len(runs) > 1 else []), "step", *(["epoch"] if along == "epoch" else []), *names]
     note = f"{len(rows)} of {total} logged steps; metrics.jsonl holds all." if len(rows) < total else ""
     return Table(columns=columns, rows=rows, note=note, caption=quantity.title)

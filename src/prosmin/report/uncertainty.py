@@ -26,9 +26,7 @@ def uncertainty_section(runs: Sequence[Run]) -> Section:
                 if len(runs) > 1
                 else "The uncertainty has not been measured yet"
             )
-            blocks.append(
-                Missing(what=what, command=f"prosmin evaluate {run.quoted} --protocols uncertainty")
-            )
+            blocks.append(Missing(what=what, command=f"prosmin evaluate {run.quoted} --protocols uncertainty"))
         elif figure := split_figure(run, i, named=len(runs) > 1):
             blocks.append(figure)
     lead = (
@@ -67,9 +65,7 @@ def risk_figure(runs: Sequence[Run]) -> Figure | None:
     if not having:
         return None
     curves = [
-        Curve(
-            label=run.name if len(runs) > 1 else "this encoder", x=c["coverage"], y=c["risk"], style=series(i)
-        )
+        Curve(label=run.name if len(runs) > 1 else "this encoder", x=c["coverage"], y=c["risk"], style=series(i))
         for i, run, c in having
     ]
     if len(runs) == 1:
@@ -86,9 +82,7 @@ def risk_figure(runs: Sequence[Run]) -> Figure | None:
         + ("." if at(c, 0.5) < at(c, 1.0) else ": the uncertainty does not help here.")
         for _, run, c in having
     )
-    words = Words(
-        id="risk", title="Risk against coverage", desc=said, x="share of pictures kept", y="error among them"
-    )
+    words = Words(id="risk", title="Risk against coverage", desc=said, x="share of pictures kept", y="error among them")
     y = share_axis(np.concatenate([curve.y for curve in curves]), zero=True)
     return Figure(
         id="figure-risk",

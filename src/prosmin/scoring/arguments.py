@@ -21,9 +21,7 @@ def check_lam(lam: float, *, name: str = "lam") -> None:
 def check_bandwidth(bandwidth: float | None, *, name: str = "bandwidth") -> None:
     """The kernel's bandwidth: above 0, or None for the median distance between targets."""
     if bandwidth is not None and not 0.0 < bandwidth < float("inf"):
-        raise UsageError(
-            f"{name} is {bandwidth:g}; allowed: a finite number above 0, or none for the median distance."
-        )
+        raise UsageError(f"{name} is {bandwidth:g}; allowed: a finite number above 0, or none for the median distance.")
 
 
 def check_samples(samples: int, *, antithetic: bool, name: str = "samples") -> None:
@@ -40,9 +38,7 @@ def check_samples(samples: int, *, antithetic: bool, name: str = "samples") -> N
 def check_pair_count(samples: int, *, name: str = "samples") -> None:
     """The U-statistic averages over pairs of different samples, so it needs two."""
     if samples < 2:
-        raise UsageError(
-            f"{name} is {samples}; allowed: 2 or more, as the U-statistic compares pairs of samples."
-        )
+        raise UsageError(f"{name} is {samples}; allowed: 2 or more, as the U-statistic compares pairs of samples.")
 
 
 def check_shape(name: str, tensor: Tensor, expected: tuple[int, ...], *, like: str) -> None:
@@ -77,8 +73,7 @@ def check_scale(scale: Tensor) -> None:
     """A standard deviation: 0 or more. Waits for the device."""
     if bool((scale < 0).any()):
         raise UsageError(
-            f"scale holds {scale.min().item():g}; allowed: 0 or more. "
-            "It is a standard deviation, not its logarithm."
+            f"scale holds {scale.min().item():g}; allowed: 0 or more. It is a standard deviation, not its logarithm."
         )
 
 

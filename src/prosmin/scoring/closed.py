@@ -20,9 +20,7 @@ Expectation = Callable[[Tensor, Tensor], Tensor]  # offset, scale (..., d) -> (.
 CERTAIN = 40.0  # standard deviations from 0 at which |.| has no kink left to smooth, in float64 too
 
 
-def gaussian_crps(
-    mean: Tensor, scale: Tensor, target: Tensor, *, lam: float = 0.5, validate: bool = True
-) -> Tensor:
+def gaussian_crps(mean: Tensor, scale: Tensor, target: Tensor, *, lam: float = 0.5, validate: bool = True) -> Tensor:
     """CRPS of N(mean, scale^2), mean over coordinates: three times (..., d) -> (...).
 
     2 lam E|Z - x| - (1 - lam) E|Z - Z'|, with D = mean - x, t = D / scale:
@@ -47,9 +45,7 @@ def gaussian_kernel_score(
     """
     check_forecast(mean, scale, target, validate=validate)
     bandwidth = resolve_bandwidth(bandwidth, target, validate=validate)
-    return _closed(
-        mean, scale, target, partial(expected_kernel, bandwidth=bandwidth), lam=lam, validate=validate
-    )
+    return _closed(mean, scale, target, partial(expected_kernel, bandwidth=bandwidth), lam=lam, validate=validate)
 
 
 def approximate_energy_score(
@@ -90,17 +86,13 @@ def _closed(
         return closed_score(mean, scale, target, expectation, lam=lam)
 
 
-def closed_score(
-    mean: Tensor, scale: Tensor, target: Tensor, expectation: Expectation, *, lam: float
-) -> Tensor:
+def closed_score(mean: Tensor, scale: Tensor, target: Tensor, expectation: Expectation, *, lam: float) -> Tensor:
     """mean and scale (..., d) against target, which may have more dimensions in front: -> target's (...)."""
     pairs = expectation(torch.zeros_like(scale), math.sqrt(2.0) * scale)
     return 2.0 * lam * expectation(mean - target, scale) - (1.0 - lam) * pairs
 
 
-def mixture_score(
-    mean: Tensor, scale: Tensor, target: Tensor, expectation: Expectation, *, lam: float
-) -> Tensor:
+def mixture_score(mean: Tensor, scale: Tensor, target: Tensor, expectation: Expectation, *, lam: float) -> Tensor:
     """One mixture of V views against every target: mean, scale (V, ..., d), target (G, ..., d) -> (G, ...).
 
     Holds V (V - 1) / 2 differences of views: a pair of views counts twice, a view with itself once.
@@ -108,9 +100,7 @@ def mixture_score(
     V = len(mean)
     to_target = expectation(mean - target[:, None], scale).mean(1)  # (G, V, ...) -> (G, ...)
     v, w = torch.triu_indices(V, V, offset=1, device=mean.device)
-    joint = power_distance(
-        scale[v].square() + scale[w].square(), 1.0
-    )  # scale of the difference of two views' draws
+    joint = power_distance(scale[v].square() + scale[w].square(), 1.0)  # scale of the difference of two views' draws
     between = expectation(mean[v] - mean[w], joint).sum(0)
     within = expectation(torch.zeros_like(scale), math.sqrt(2.0) * scale).sum(0)
     return 2.0 * lam * to_target - (1.0 - lam) * (within + 2.0 * between) / V**2

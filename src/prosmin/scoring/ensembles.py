@@ -71,8 +71,7 @@ def resolve_bandwidth(bandwidth: float | Tensor | None, target: Tensor, *, valid
         return bandwidth
     if target[..., 0].numel() < 2:
         raise UsageError(
-            f"bandwidth is none and target has shape {tuple(target.shape)}; "
-            "give a bandwidth, or two targets or more."
+            f"bandwidth is none and target has shape {tuple(target.shape)}; give a bandwidth, or two targets or more."
         )
     if validate and bool((target == target.reshape(-1, target.shape[-1])[0]).all()):
         raise UsageError("bandwidth is none and all targets are equal; give a bandwidth, a number above 0.")

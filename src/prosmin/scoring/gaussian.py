@@ -139,7 +139,5 @@ def coordinate_within_scores(
         else:
             pairs = 2.0 ** (beta / 2) * coordinate_power(spread, beta).mean((-2, -1))
             if antithetic:
-                to_target = (
-                    to_target + coordinate_power(offset - spread[:, :, None], beta).mean((-2, -1))
-                ) / 2.0
+                to_target = (to_target + coordinate_power(offset - spread[:, :, None], beta).mean((-2, -1))) / 2.0
         return 2.0 * lam * to_target - (1.0 - lam) * pairs[..., None]

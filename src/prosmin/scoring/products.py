@@ -23,9 +23,7 @@ def spreads(scale: Tensor, noise: Tensor) -> Tensor:
     return scale[:, :, None] * noise
 
 
-def inner_products(
-    mean: Tensor, scale: Tensor, target: Tensor, noise: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def inner_products(mean: Tensor, scale: Tensor, target: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """|D|^2 (V, B, G), |x|^2 (V, B, S) and D.x (V, B, G, S)."""
     if (
         torch.compiler.is_compiling()
@@ -53,14 +51,10 @@ class _InnerProducts(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any, of_offset: Tensor, of_spread: Tensor, of_cross: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, of_offset: Tensor, of_spread: Tensor, of_cross: Tensor) -> tuple[Tensor | None, ...]:
         mean, scale, target, noise = ctx.saved_tensors
         offset = offsets(mean, target)
-        spread = spreads(
-            scale, noise
-        ).contiguous()  # noise may come transposed; the update in place needs rows
+        spread = spreads(scale, noise).contiguous()  # noise may come transposed; the update in place needs rows
         # dL/dD_g = 2 a_g D_g + sum_s c_gs x_s, summed over targets for the mean
         to_mean = (2.0 * of_offset)[:, :, None] @ offset  # (V, B, 1, K)
         to_mean = to_mean + of_cross.sum(2, keepdim=True) @ spread

@@ -21,9 +21,7 @@ class Propriety:
 
     threshold: float  # lam at or below which the score has no minimum; kernel: below which it pays for spread
     proper: bool  # whether the truth is the minimiser
-    scale_inflation: (
-        float  # learned scale over true spread of a Gaussian target; inf: no minimum, nan: unknown
-    )
+    scale_inflation: float  # learned scale over true spread of a Gaussian target; inf: no minimum, nan: unknown
     verdict: str  # the same in a sentence
 
 
@@ -67,9 +65,7 @@ def _check_known(*, rule: str, pairs: str, beta: float, views: int, samples: int
     if pairs not in PAIRS:
         raise UsageError(f"pairs is {pairs!r}; allowed: {', '.join(PAIRS)}.")
     if rule != "energy" and beta != 1.0:
-        raise UsageError(
-            f"beta is {beta:g} with rule {rule}; allowed: 1, as only the energy score has a power."
-        )
+        raise UsageError(f"beta is {beta:g} with rule {rule}; allowed: 1, as only the energy score has a power.")
     if views < 1:
         raise UsageError(f"views is {views}; allowed: 1 or more.")
     if pairs == "pooled" and samples is not None and samples < 2:
@@ -105,9 +101,7 @@ def _threshold(beta: float, views: int, samples: int | None) -> float:
 
 def _inflation(beta: float, lam: float) -> float:
     """Learned scale over true spread: sqrt(q / (2 - q)), q = ((1 - lam) / lam)^(2 / (2 - beta))."""
-    if (
-        beta == 2.0
-    ):  # the scale enters with the weight 2 (2 lam - 1): nothing holds it, or all pushes it one way
+    if beta == 2.0:  # the scale enters with the weight 2 (2 lam - 1): nothing holds it, or all pushes it one way
         return math.nan if lam == 0.5 else (0.0 if lam > 0.5 else math.inf)
     log_q = 2.0 / (2.0 - beta) * math.log((1.0 - lam) / lam)
     if log_q >= math.log(2.0):
@@ -134,14 +128,10 @@ def _verdict(
     if beta == 2.0:
         return f"beta 2 with lam {lam:g}: the score is a squared error and does not identify the scale."
     if rule == "kernel" and lam < threshold:
-        return (
-            f"lam {lam:g} is below 0.5: the score pays for spread, and a sharp target gets a blunt forecast."
-        )
+        return f"lam {lam:g} is below 0.5: the score pays for spread, and a sharp target gets a blunt forecast."
     if rule != "kernel" and lam <= threshold:
         what = "the views or their scales move" if pooled else "the scale grows"
-        return (
-            f"lam {lam:g} is at or below {threshold:.4f}: the score has no minimum, {what} away without end."
-        )
+        return f"lam {lam:g} is at or below {threshold:.4f}: the score has no minimum, {what} away without end."
     if lam == 0.5:
         return "lam 0.5: pooled samples reward views for being apart, by one part in views times samples."
     if math.isnan(inflation):

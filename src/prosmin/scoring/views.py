@@ -51,9 +51,7 @@ def view_scores(
     """
     _check_views(mean, scale, target, noise, noise_count(estimator, samples, antithetic))
     width = resolve_bandwidth(bandwidth, target, validate=False) if rule == "kernel" else 1.0
-    distance = (
-        partial(kernel_distance, bandwidth=width) if rule == "kernel" else partial(power_distance, beta=beta)
-    )
+    distance = partial(kernel_distance, bandwidth=width) if rule == "kernel" else partial(power_distance, beta=beta)
     if noise is None:
         expectation = _expectation(rule, norm, width)
         scores = _closed_scores(mean, scale, target, expectation, pairs=pairs, lam=lam)
@@ -81,14 +79,10 @@ def _check_views(mean: Tensor, scale: Tensor, target: Tensor, noise: Tensor | No
     check_shape("scale", scale, tuple(mean.shape), like="mean")
     check_shape("target", target, (len(target), *mean.shape[1:]), like="mean")
     if noise is None and count:
-        raise UsageError(
-            f"noise is none; allowed: shape {(*mean.shape[:2], count, mean.shape[2])}, for the samples."
-        )
+        raise UsageError(f"noise is none; allowed: shape {(*mean.shape[:2], count, mean.shape[2])}, for the samples.")
     if noise is not None:
         if not count:
-            raise UsageError(
-                f"noise has shape {tuple(noise.shape)}; allowed: none, as a closed form takes no samples."
-            )
+            raise UsageError(f"noise has shape {tuple(noise.shape)}; allowed: none, as a closed form takes no samples.")
         check_shape("noise", noise, (*mean.shape[:2], count, mean.shape[2]), like="mean and samples")
 
 

@@ -1,8 +1,8 @@
 """Checkpoints: tensors beside readable JSON, written to the side and renamed, hashed, without pickle.
 
-    checkpoints/step-00000200/model.safetensors      the method's parameters and buffers
-                              optimizer.safetensors  AdamW's moments, by parameter name
-                              state.json             step, configuration fingerprint, hash of each file
+checkpoints/step-00000200/model.safetensors      the method's parameters and buffers
+                          optimizer.safetensors  AdamW's moments, by parameter name
+                          state.json             step, configuration fingerprint, hash of each file
 """
 
 import json
@@ -55,8 +55,14 @@ def save(folder: Path, *, step: int, fingerprint: str, model: nn.Module, optimiz
     except (OSError, SafetensorError) as error:
         shutil.rmtree(part, ignore_errors=True)
         older = newest_names(folder)
-        kept = f"{older[0]} is whole and the same command will continue from it" if older else "there is no earlier checkpoint"
-        raise ProsminError(f"The checkpoint of step {step} cannot be written to {folder}: {error}; {kept}. Free some space first.") from error
+        kept = (
+            f"{older[0]} is whole and the same command will continue from it"
+            if older
+            else "there is no earlier checkpoint"
+        )
+        raise ProsminError(
+            f"The checkpoint of step {step} cannot be written to {folder}: {error}; {kept}. Free some space first."
+        ) from error
     for name in newest_names(folder)[keep:]:
         shutil.rmtree(folder / name)
     return final
@@ -71,7 +77,7 @@ def newest_names(folder: Path) -> list[str]:
 
 def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest whole checkpoint, and a sentence for each damaged one that was passed over."""
-    damaged = []
+    damaged: list[str] = []
     for name in newest_names(folder):
         try:
             return load(folder / name), damaged

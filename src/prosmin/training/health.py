@@ -44,7 +44,9 @@ def verdict(rows: list[dict[str, float]]) -> str:
     last = rows[-1]
     if sick and _collapsed(last):
         since = _since(rows)
-        what = f"target std {last.get('target_std', math.nan):.1e}, feature rank {last.get('feature_rank', math.nan):.1f}"
+        what = (
+            f"target std {last.get('target_std', math.nan):.1e}, feature rank {last.get('feature_rank', math.nan):.1f}"
+        )
         return f"collapsing: {what} since step {since}; set loss.lam to 0.5, or turn on heads.batchnorm"
     rank = f", feature rank {last['feature_rank']:.0f}" if "feature_rank" in last else ""
     std = f"target std {last['target_std']:.3f}" if "target_std" in last else "no target observed"

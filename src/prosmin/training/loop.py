@@ -10,8 +10,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from prosmin.config import Config, fingerprint
-from prosmin.data.feed import Batch, Feed
 from prosmin.data import views as view_making
+from prosmin.data.feed import Batch, Feed
 from prosmin.methods.output import Draws
 from prosmin.training import checkpoints, health, schedules
 from prosmin.training.order import Order
@@ -22,15 +22,26 @@ from prosmin.training.stopping import StopRequest
 
 
 def train(
-    fabric: Fabric, config: Config, run: RunFolder, feed: Feed, order: Order, model: nn.Module, optimizer: Optimizer, *, start: int, steps: int
+    fabric: Fabric,
+    config: Config,
+    run: RunFolder,
+    feed: Feed,
+    order: Order,
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    start: int,
+    steps: int,
 ) -> int:
     """Train from step `start` up to the end, or until asked to stop; the number of steps behind us comes back."""
     training = config.training
     last = min(steps, training.max_steps or steps)
     share = training.batch_size // fabric.world_size
     positions = torch.arange(share, device=fabric.device) + fabric.global_rank * share
-    method = model.module
-    progress = TrainingProgress(start=start, steps=last, steps_per_epoch=order.steps_per_epoch, quiet=not fabric.is_global_zero)
+    method: nn.Module = model.module  # type: ignore[assignment]
+    progress = TrainingProgress(
+        start=start, steps=last, steps_per_epoch=order.steps_per_epoch, quiet=not fabric.is_global_zero
+    )
     render = torch.compile(view_making.render) if config.compute.compile else view_making.render
     unchecked: list[tuple[int, Step, Batch]] = []
     logged, logged_at = start, time.monotonic()
@@ -38,7 +49,12 @@ def train(
     def save(done: int) -> None:
         if fabric.is_global_zero:
             checkpoints.save(
-                run.checkpoints, step=done, fingerprint=fingerprint(config), model=method, optimizer=optimizer, keep=training.keep
+                run.checkpoints,
+                step=done,
+                fingerprint=fingerprint(config),
+                model=method,
+                optimizer=optimizer,
+                keep=training.keep,
             )
         fabric.barrier()
 
@@ -53,7 +69,8 @@ def train(
             behind = step + 1
 
             logging = behind % training.log_every == 0 or behind == last
-            saving = behind % training.checkpoint_every == 0 or behind == last or stop.name is not None
+            stopping = stop.name is not None  # read once: a signal may come between two looks
+            saving = behind % training.checkpoint_every == 0 or behind == last or stopping
             if logging or saving or fabric.device.type == "cpu":
                 for at, taken, taken_batch in unchecked:
                     check_finite(at, taken, (feed.key(int(i)) for i in taken_batch.index))
@@ -61,14 +78,22 @@ def train(
             if logging:
                 rate = training.batch_size * (behind - logged) / (time.monotonic() - logged_at)
                 logged, logged_at = behind, time.monotonic()
-                row = _row(fabric, done, values, step=behind, epoch=behind / order.steps_per_epoch, rate=rate, bad=len(feed.bad))
+                row = _row(
+                    fabric,
+                    done,
+                    values,
+                    step=behind,
+                    epoch=behind / order.steps_per_epoch,
+                    rate=rate,
+                    bad=len(feed.bad),
+                )
                 progress.describe(row)
                 if fabric.is_global_zero:
                     run.log(row)
             progress.advance(behind)
             if saving:
                 save(behind)
-            if stop.name is not None:
+            if stopping:
                 return behind
     return last
 
@@ -79,9 +104,11 @@ def _batches(fabric: Fabric, feed: Feed, order: Order, start: int, last: int) ->
     return feed.batches(orders)
 
 
-def _row(fabric: Fabric, done: Step, values: schedules.Values, *, step: int, epoch: float, rate: float, bad: int) -> dict[str, Any]:
+def _row(
+    fabric: Fabric, done: Step, values: schedules.Values, *, step: int, epoch: float, rate: float, bad: int
+) -> dict[str, Any]:
     """One line of metrics.jsonl."""
-    loss = fabric.all_reduce(done.loss, reduce_op="mean")
+    loss: Any = fabric.all_reduce(done.loss, reduce_op="mean")
     memory = torch.cuda.max_memory_allocated() / 2**20 if fabric.device.type == "cuda" else 0.0
     return {
         "step": step,

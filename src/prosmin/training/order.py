@@ -7,7 +7,7 @@ from prosmin import randomness
 
 
 class Order:
-    """Every epoch is a fresh permutation; a step takes the next `batch_size` pictures, the rest of an epoch is left out."""
+    """Every epoch is a fresh permutation; a step takes the next `batch_size` of it, an incomplete rest is left out."""
 
     def __init__(self, pictures: int, *, batch_size: int, seed: int) -> None:
         self.pictures, self.batch_size, self.seed = pictures, batch_size, seed

@@ -22,10 +22,17 @@ from prosmin.training.step import make_optimizer
 def pretrain(config: Config, out: Path) -> Path:
     """Train a run in the folder `out`, or continue the one there; the folder comes back when it has finished."""
     run = RunFolder(out)
-    fabric = Fabric(accelerator=config.compute.accelerator, devices=config.compute.devices, precision=config.compute.precision)
+    fabric = Fabric(
+        accelerator=config.compute.accelerator,
+        devices=config.compute.devices,
+        precision=config.compute.precision,
+    )
     fabric.launch()
     if config.training.batch_size % fabric.world_size:
-        raise UsageError(f"training.batch_size is {config.training.batch_size}, which {fabric.world_size} processes cannot share evenly.")
+        raise UsageError(
+            f"training.batch_size is {config.training.batch_size}, which {fabric.world_size} processes cannot share "
+            "evenly. Give a multiple of the number of processes."
+        )
     try:
         if run.config_file.exists():
             _open(fabric, run, config)
@@ -51,7 +58,8 @@ def _pictures(fabric: Fabric, config: Config) -> tuple[Feed, Order]:
     feed = open_feed(config.data.spec, device=fabric.device, max_bad=config.data.max_bad)
     if len(feed) < size:
         raise ProsminError(
-            f"{config.data.spec} has {len(feed)} pictures, fewer than training.batch_size {size}. Give a smaller batch size."
+            f"{config.data.spec} has {len(feed)} pictures, fewer than training.batch_size {size}. "
+            "Give a smaller --training.batch_size."
         )
     return feed, Order(len(feed), batch_size=size, seed=config.training.seed)
 
@@ -73,7 +81,9 @@ def _train(fabric: Fabric, config: Config, run: RunFolder, feed: Feed, order: Or
 
     done = train(fabric, config, run, feed, order, model, optimizer, start=start, steps=steps)
     if done < last:
-        raise ProsminError(f"Stopped at step {done} of {last} as asked; the checkpoint is saved. The same command continues.")
+        raise ProsminError(
+            f"Stopped at step {done} of {last} as asked; the checkpoint is saved. The same command continues."
+        )
     if fabric.is_global_zero:
         save_encoder(model.module, config, run.path, step=done, steps=steps)
         for key in feed.bad:

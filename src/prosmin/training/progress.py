@@ -16,7 +16,12 @@ class TrainingProgress:
         self.note = ""
         self.lines_every = max(1, steps // 20)
         console = Console(file=sys.stdout)
-        columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
+        columns = (
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(),
+        )
         self.bar = Progress(*columns, console=console) if console.is_terminal and not quiet else None
         self.task = self.bar.add_task("", total=steps, completed=start, epoch="0", note="") if self.bar else None
 

@@ -47,7 +47,10 @@ class RunFolder:
     def read_config(self) -> Config:
         """The configuration the folder was started with."""
         if not self.config_file.is_file():
-            raise ProsminError(f"{self.path} is not a run folder: it holds no config.yaml. `prosmin pretrain --out {self.path}` makes one.")
+            raise ProsminError(
+                f"{self.path} is not a run folder: it holds no config.yaml. "
+                f"`prosmin pretrain --out {self.path}` makes one."
+            )
         return configs.build(configs.read_yaml(self.config_file))
 
     def open(self, config: Config) -> None:
@@ -56,7 +59,9 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._take_lock()
         except OSError as error:
-            raise ProsminError(f"The run folder {self.path} cannot be used: {error.strerror}. Give another with --out.") from None
+            raise ProsminError(
+                f"The run folder {self.path} cannot be used: {error.strerror}. Give another with --out."
+            ) from None
         if self.config_file.exists():
             different = configs.differences(self.read_config(), config)
             if different:
@@ -66,7 +71,10 @@ class RunFolder:
                     "Give another folder with --out, or leave the options out to continue that run."
                 )
         elif any(self.path.glob("checkpoints/step-*")):
-            raise ProsminError(f"{self.path} holds checkpoints but no config.yaml. Put the file back, or give another folder with --out.")
+            raise ProsminError(
+                f"{self.path} holds checkpoints but no config.yaml. "
+                "Put the file back, or give another folder with --out."
+            )
         else:
             write_text(self.config_file, configs.to_yaml(config))
 
@@ -78,7 +86,9 @@ class RunFolder:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
-            raise ProsminError(f"Another process is training in {self.path}. Wait for it, or give another folder with --out.") from None
+            raise ProsminError(
+                f"Another process is training in {self.path}. Wait for it, or give another folder with --out."
+            ) from None
         self._lock = lock
 
     def close(self) -> None:

@@ -41,7 +41,14 @@ def apply_values(optimizer: Optimizer, values: Values) -> None:
 
 
 def train_step(
-    fabric: Fabric, model: nn.Module, optimizer: Optimizer, views: Views, draws: Draws, *, values: Values, clip: float | None
+    fabric: Fabric,
+    model: nn.Module,
+    optimizer: Optimizer,
+    views: Views,
+    draws: Draws,
+    *,
+    values: Values,
+    clip: float | None,
 ) -> Step:
     """Minimise the mean loss of the batch once; the gradient that is not finite is never applied."""
     apply_values(optimizer, values)
@@ -68,7 +75,11 @@ def check_finite(step: int, done: Step, keys: Iterable[str]) -> None:
         return
     bad = (~torch.isfinite(done.output.losses)).tolist()
     named = [key for key, is_bad in zip(keys, bad, strict=True) if is_bad]
-    where = f"its loss is not finite for {len(named)} pictures: {', '.join(named[:5])}" if named else "its gradient is not finite"
+    where = (
+        f"its loss is not finite for {len(named)} pictures: {', '.join(named[:5])}"
+        if named
+        else "its gradient is not finite"
+    )
     raise ProsminError(
         f"Step {step} was not applied: {where}. The last checkpoint is whole; "
         "lower optimizer.lr or optimizer.clip, or set compute.precision to 32-true."

@@ -1,5 +1,7 @@
 """knn: the label of a test picture by a vote of its nearest training pictures in feature space."""
 
+from torch import Tensor
+
 from prosmin.evaluation.calibration import classification_metrics
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.knn import nearest, vote
@@ -9,7 +11,7 @@ K, WIDE_K, TEMPERATURE = 20, 200, 0.07  # the conventions of Wu et al. (2018) an
 
 
 def run(context: Context) -> Result:
-    """Cosine similarity, weights exp(s / 0.07), bank = train; top-1, NLL and calibration at k = 20, top-1 at k = 200."""
+    """Cosine similarity, weights exp(s / 0.07), bank = train; calibration at k = 20, top-1 at 20 and 200."""
     scored = {subject: _score(context, subject) for subject in context.subjects}
     trained, *baselines = context.subjects
     return Result(
@@ -25,7 +27,7 @@ def _score(context: Context, subject: str) -> dict[str, float]:
     similarities, indices = nearest(bank, queries, min(WIDE_K, len(bank)))
     votes = bank_labels[indices]  # (N, k)
 
-    def probabilities(k: int):  # noqa: ANN202
+    def probabilities(k: int) -> Tensor:
         return vote(similarities[:, :k], votes[:, :k], classes=context.classes, temperature=TEMPERATURE)
 
     wide = probabilities(WIDE_K).argmax(1).eq(labels).double().mean().item()

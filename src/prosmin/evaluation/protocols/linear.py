@@ -1,5 +1,7 @@
 """linear: logistic regression on frozen features, its strength chosen on a held-out tenth of train."""
 
+from typing import Any
+
 from prosmin.evaluation.calibration import classification_metrics, reliability
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.linear import linear_probe
@@ -18,9 +20,7 @@ def run(context: Context) -> Result:
     )
 
 
-def _score(
-    context: Context, subject: str
-) -> tuple[dict[str, float], dict[str, float], dict[str, dict[str, list]]]:
+def _score(context: Context, subject: str) -> tuple[dict[str, float], dict[str, Any], dict[str, dict[str, list]]]:
     features, labels = context.features("test", subject), context.labels("test")
     probe = linear_probe(
         context.features("train", subject),

@@ -63,9 +63,9 @@ def _thumbnail(pool: Pictures, i: int) -> np.ndarray:
     picture = pool.images[i, :, top : top + side, left : left + side]
     target = min(THUMBNAIL, int(pool.sizes.min()))
     if side != target:
-        resized = torch.nn.functional.interpolate(
-            picture[None].float(), size=target, mode="bilinear", antialias=True
-        )[0]
+        resized = torch.nn.functional.interpolate(picture[None].float(), size=target, mode="bilinear", antialias=True)[
+            0
+        ]
         picture = resized.round().clamp(0, 255).to(torch.uint8)
     return picture.permute(1, 2, 0).cpu().numpy()
 

@@ -1,0 +1,111 @@
+"""Killed at any moment, a run continues from its last checkpoint to the bits of an undisturbed one."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from conftest import TINY
+from prosmin.training.run_folder import RunFolder
+from test_pretrain import assert_same_run
+
+STEPS = "24"
+
+
+def command(run):
+    fields = TINY | {"training.max_steps": STEPS, "training.batch_size": "16"}
+    options = [word for name, value in fields.items() for word in (f"--{name}", value)]
+    return [sys.executable, "-m", "prosmin", "pretrain", "--recipe", "demo", "--out", str(run), *options]
+
+
+def start(run):
+    return subprocess.Popen(
+        command(run),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def last_step(run):
+    """The newest logged step, read as anyone could while the run goes on."""
+    try:
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+        return json.loads(lines[-1])["step"] if lines else 0
+    except (OSError, json.JSONDecodeError):
+        return 0
+
+
+def wait_until(condition, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.002)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    run = tmp_path_factory.mktemp("faults") / "run"
+    process = start(run)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    return run
+
+
+def test_killed_eight_times_it_ends_at_the_same_bits(undisturbed, tmp_path):
+    """The moments are drawn from a fixed seed; every other one strikes while a checkpoint is being written."""
+    run, moments, kills = tmp_path / "run", random.Random(0), 0
+    for attempt in range(8):
+        before = last_step(run)
+        process = start(run)
+        if attempt % 2:
+            part = run / "checkpoints"
+            wait_until(lambda part=part: part.is_dir() and any(p.suffix == ".part" for p in part.iterdir()), process)
+        else:
+            goal = before + moments.randint(1, 3)
+            wait_until(lambda goal=goal: last_step(run) >= goal, process)
+            time.sleep(moments.random() * 0.02)
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.communicate()
+    assert kills >= 6  # a run this short may finish before the last ones
+    process = start(run)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert_same_run(undisturbed, run)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], ids=lambda n: n.name)
+def test_asked_to_stop_it_saves_leaves_and_continues(undisturbed, tmp_path, number):
+    run = tmp_path / "run"
+    process = start(run)
+    wait_until(lambda: last_step(run) >= 3, process)
+    process.send_signal(number)
+    output, _ = process.communicate()
+    assert process.returncode == 1
+    assert "The same command continues" in output
+    assert "Traceback" not in output
+    stopped = last_step(run)
+    assert (run / f"checkpoints/step-{stopped:08d}").is_dir()
+    process = start(run)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert f"from step {stopped}" in output
+    assert_same_run(undisturbed, run)
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path, tiny):
+    run = tmp_path / "run"
+    folder = RunFolder(run)
+    folder.open(tiny(training__max_steps=STEPS, training__batch_size="16"))
+    second = start(run)
+    output, _ = second.communicate()
+    folder.close()
+    assert second.returncode == 1
+    assert "Another process is training" in output
