@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import json
 import multiprocessing
+import os
 import platform
 import statistics
 import sys
@@ -198,6 +199,7 @@ def main() -> None:
         "--out", type=Path, help="result file; results/views-DEVICE.json beside this script if not given"
     )
     args = parser.parse_args()
+    load = os.getloadavg()[0]  # a machine at other work makes two threads wait for one another
     results: Any
     if args.device == "cpu":
         torch.set_num_threads(THREADS)
@@ -217,6 +219,7 @@ def main() -> None:
         "command": "python benchmarks/views.py " + " ".join(sys.argv[1:]),
         "hardware": hardware(args.device),
         "threads": THREADS if args.device == "cpu" else None,
+        "load_before": round(load, 2),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
