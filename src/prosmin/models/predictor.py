@@ -23,7 +23,12 @@ class GaussianPredictor(nn.Module):
         self.start = math.log(heads.initial_scale)
         self.mean = nn.Linear(width, dim)
         self.log_variance = nn.Linear(width, dim) if heads.scale == "learned" else None
-        nn.init.trunc_normal_(self.mean.weight, std=0.02)
+        # The body keeps the size of its input and the mean starts at the target's own size. With a fixed spread of the
+        # weights a wide head forecasts ten times that, and while it shrinks it drags the features into few dimensions.
+        for layer in self.body.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=layer.in_features**-0.5)
+        nn.init.trunc_normal_(self.mean.weight, std=heads.initial_scale * width**-0.5)
         nn.init.zeros_(self.mean.bias)
         if self.log_variance is not None:
             # Every scale starts at the target's own spread: from 1, twenty times the signal, training is lost in noise.
