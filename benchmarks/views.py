@@ -154,6 +154,25 @@ def compare_on_cpu(config: ViewsConfig, size: tuple[int, int], batch: int, *, ro
     }
 
 
+def processor_time(config: ViewsConfig, size: tuple[int, int], batch: int, *, rounds: int) -> dict[str, float]:
+    """Milliseconds of one processor for a picture, on one thread: other work on the machine hardly moves them."""
+    torch.set_num_threads(1)
+    images, sizes, positions = pictures(batch, size), torch.tensor([size] * batch), torch.arange(batch)
+    rivals: dict[str, Callable[[], object]] = {
+        "prosmin": lambda: make_views(images, sizes, config, seed=0, step=0, positions=positions),
+        "torchvision, bytes": lambda: run_reference(images, config, floats=False),
+        "torchvision, floats": lambda: run_reference(images, config, floats=True),
+    }
+    times: dict[str, list[float]] = {name: [] for name in rivals}
+    for _ in range(rounds):
+        for name, run in rivals.items():
+            begin = time.process_time()
+            run()
+            times[name].append(1e3 * (time.process_time() - begin) / batch)
+    torch.set_num_threads(THREADS)
+    return {name: round(statistics.median(values), 3) for name, values in times.items()}
+
+
 def time_on_gpu(batch: int, *, compiled: bool, tf32: bool, rounds: int) -> dict[str, Any]:
     """2x224 + 16x96 views of 500x375 pictures: median time of a batch and the most memory it took."""
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -205,7 +224,9 @@ def main() -> None:
         torch.set_num_threads(THREADS)
         results = {}
         for name, (config, size, batch) in CPU_CASES.items():
-            case = compare_on_cpu(config, size, batch, rounds=args.rounds)
+            spent = processor_time(config, size, batch, rounds=min(args.rounds, 5))
+            case = {"processor_milliseconds_a_picture": spent}
+            case |= compare_on_cpu(config, size, batch, rounds=args.rounds)
             results[name] = {"views": dataclasses.asdict(config), **case}
             print(f"{name}: {json.dumps(case, indent=2)}", flush=True)
     else:
