@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from prosmin import config as configs
 from prosmin.config import Config
@@ -112,6 +113,27 @@ def _as_batch(images: Pictures | Tensor) -> tuple[Tensor, Tensor]:
 def untrained(config: Config) -> Encoder:
     """The encoder a run starts from: the baseline every trained one is held against."""
     return Encoder(build_method(config), config)
+
+
+def set_statistics(encoder: Encoder, pictures: Pictures) -> Encoder:
+    """Take the running statistics of every BatchNorm from these pictures, weights untouched.
+
+    A fresh BatchNorm normalises by 0 and 1. Its statistics alone, without any learning, are worth many points of kNN,
+    which a comparison with a merely initialised ResNet would count as learned.
+    """
+    norms = [module for module in encoder.method.modules() if isinstance(module, _BatchNorm)]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the plain mean over all batches
+    encoder.method.train()
+    encoder(pictures)
+    encoder.method.eval()
+    return encoder
+
+
+def has_batchnorm(encoder: Encoder) -> bool:
+    """Whether the features pass through a BatchNorm."""
+    return any(isinstance(module, _BatchNorm) for module in encoder.method.online.backbone.modules())
 
 
 def save_encoder(method: nn.Module, config: Config, folder: Path, *, step: int, steps: int) -> None:

@@ -7,11 +7,12 @@ from torch import Tensor
 
 from prosmin.data.pictures import Pictures
 from prosmin.data.views import evaluation_view
-from prosmin.encoder import Encoder, untrained
+from prosmin.encoder import Encoder, has_batchnorm, set_statistics, untrained
 from prosmin.errors import ProsminError
 from prosmin.methods.output import Embedding
 
 TRAINED, UNTRAINED, PIXELS = "trained", "untrained", "raw pixels"
+UNTRAINED_SET = "untrained, BatchNorm set"
 PIXEL_SIDE = 16  # raw pixels are compared at 16 x 16: 768 numbers, so that their probe is quick
 
 
@@ -29,7 +30,8 @@ class Context:
     @property
     def subjects(self) -> tuple[str, ...]:
         """Whose features are judged: the trained encoder first."""
-        return (TRAINED, UNTRAINED, PIXELS)
+        set_too = (UNTRAINED_SET,) if has_batchnorm(self.encoder) else ()
+        return (TRAINED, *set_too, UNTRAINED, PIXELS)
 
     def embedding(self, name: str, subject: str = TRAINED) -> Embedding:
         """The embedding of a set by a subject."""
@@ -73,6 +75,9 @@ class Context:
             return self.encoder(pictures)
         if subject == UNTRAINED:
             return untrained(self.encoder.config).to(self.encoder.device)(pictures)
+        if subject == UNTRAINED_SET:
+            fresh = untrained(self.encoder.config).to(self.encoder.device)
+            return set_statistics(fresh, self.sets["train"])(pictures)
         return _pixels(pictures, self.encoder)
 
 

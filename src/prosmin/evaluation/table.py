@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from prosmin.evaluation.context import PIXELS, TRAINED, UNTRAINED
+from prosmin.evaluation.context import PIXELS, TRAINED, UNTRAINED, UNTRAINED_SET
 
 # heading, protocol, metric, as a percentage
 COLUMNS = (
@@ -25,7 +25,9 @@ def print_table(results: dict[str, dict[str, Any]]) -> None:
     table.add_column("")
     for heading, *_ in columns:
         table.add_column(heading, justify="right")
-    for subject in (PIXELS, UNTRAINED, TRAINED):
+    for subject in (PIXELS, UNTRAINED, UNTRAINED_SET, TRAINED):
+        if not any(subject == TRAINED or subject in results[column[1]].get("baselines", {}) for column in columns):
+            continue
         table.add_row(
             subject,
             *(_cell(results[protocol], subject, metric, percent) for _, protocol, metric, percent in columns),
