@@ -107,7 +107,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(undisturbed
 
 
 def test_another_configuration_is_refused_with_the_difference(undisturbed, tiny):
-    with pytest.raises(ProsminError, match=r"optimizer.lr: 0.001 -> 0.5"):
+    with pytest.raises(ProsminError, match=r"optimizer\.lr: 0\.002 -> 0\.5"):
         pretrain(tiny(optimizer__lr="0.5"), undisturbed)
 
 

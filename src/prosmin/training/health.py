@@ -7,6 +7,7 @@ from torch import Tensor
 
 COLLAPSED_STD = 1e-3  # a healthy target has a standard deviation of a few hundredths (cosines); a collapsed one 1e-4
 COLLAPSED_RANK = 2.0
+SHRUNK_RANK = 0.35  # share of the first rank seen; below it features leave their dimensions while the loss looks fine
 
 
 @torch.no_grad()
@@ -48,6 +49,12 @@ def verdict(rows: list[dict[str, float]]) -> str:
             f"target std {last.get('target_std', math.nan):.1e}, feature rank {last.get('feature_rank', math.nan):.1f}"
         )
         return f"collapsing: {what} since step {since}; set loss.lam to 0.5, or turn on heads.batchnorm"
+    first = next((row["feature_rank"] for row in rows if "feature_rank" in row), 0.0)
+    if last.get("feature_rank", first) < SHRUNK_RANK * first:
+        return (
+            f"shrinking: feature rank {last['feature_rank']:.1f}, {first:.1f} at the start; "
+            "lower optimizer.lr, or raise target.momentum"
+        )
     rank = f", feature rank {last['feature_rank']:.0f}" if "feature_rank" in last else ""
     std = f"target std {last['target_std']:.3f}" if "target_std" in last else "no target observed"
     return f"healthy: {std}{rank}"

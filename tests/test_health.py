@@ -1,0 +1,44 @@
+import math
+
+import pytest
+import torch
+
+from prosmin.training import health
+
+
+def test_effective_rank_of_known_spectra():
+    """RankMe of n equal directions is n; of one direction 1."""
+    assert float(health.effective_rank(torch.eye(6))) == pytest.approx(6.0, rel=1e-5)
+    assert float(health.effective_rank(torch.ones(8, 4))) == pytest.approx(1.0, rel=1e-4)
+    unequal = torch.diag(torch.tensor([3.0, 1.0]))  # shares 3/4 and 1/4
+    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert float(health.effective_rank(unequal)) == pytest.approx(math.exp(entropy), rel=1e-5)
+
+
+def test_target_std_is_over_pictures_not_views():
+    target = torch.tensor([[[0.0], [2.0]], [[10.0], [12.0]]])  # two views far apart, pictures 2 apart in each
+    assert float(health.target_std(target)) == pytest.approx(math.sqrt(2.0))
+
+
+def rows(**columns):
+    length = len(next(iter(columns.values())))
+    return [{"step": 10 * (i + 1), **{name: values[i] for name, values in columns.items()}} for i in range(length)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "parts"),
+    [
+        ([], ["no steps yet"]),
+        (rows(target_std=[0.05, 0.05], feature_rank=[20.0, 24.0]), ["healthy", "target std 0.050", "rank 24"]),
+        (
+            rows(target_std=[0.05, 1e-4, 1e-4], feature_rank=[9.0, 8.0, 8.0]),
+            ["collapsing", "since step 20", "loss.lam"],
+        ),
+        (rows(target_std=[0.05, 1e-4, 0.05], feature_rank=[9.0, 8.0, 8.0]), ["healthy"]),
+        (rows(target_std=[0.05, 0.05], feature_rank=[40.0, 1.2]), ["collapsing"]),
+        (rows(target_std=[0.05, 0.03], feature_rank=[43.4, 3.8]), ["shrinking", "3.8", "43.4", "optimizer.lr"]),
+    ],
+)
+def test_the_verdict_is_in_words(lines, parts):
+    for part in parts:
+        assert part in health.verdict(lines)
