@@ -2,8 +2,8 @@
 
     python benchmarks/demo.py --out benchmarks/results/demo-cpu.json
 
-Two runs of `prosmin demo` in a temporary folder: one left alone, one killed at a quarter and interrupted at a half of its
-steps and started again each time. The JSON holds the seconds of the first, the results of both, whether the encoders are
+Two runs of `prosmin demo` in a temporary folder: one left alone, one killed at a quarter and interrupted at a half of
+its steps and started again each time. The JSON holds the seconds of the first, its results, whether both encoders are
 the same file to the bit, hardware and command. `--reference RUN --seconds S` takes an undisturbed run made before.
 """
 
@@ -64,12 +64,14 @@ def main() -> None:
             seconds = time.monotonic() - began
         steps = logged_step(reference)
         run = Path(folder) / "disturbed"
-        said = [disturb(run, step=steps // 4, number=signal.SIGKILL), disturb(run, step=steps // 2, number=signal.SIGINT)]
+        blows = ((steps // 4, signal.SIGKILL), (steps // 2, signal.SIGINT))
+        said = [disturb(run, step=step, number=number) for step, number in blows]
         subprocess.run([*COMMAND, str(run)], check=True)
         again = time.monotonic()
         subprocess.run([*COMMAND, str(run)], check=True)
         same = file_hash(reference / "encoder.safetensors") == file_hash(run / "encoder.safetensors")
-        rates = sorted(json.loads(x)["images_per_second"] for x in (reference / "metrics.jsonl").read_text().splitlines())
+        lines = (reference / "metrics.jsonl").read_text().splitlines()
+        rates = sorted(json.loads(line)["images_per_second"] for line in lines)
         report = {
             "command": "python benchmarks/demo.py --out benchmarks/results/demo-cpu.json",
             "cores": os.cpu_count(),
