@@ -14,7 +14,11 @@ PROTOCOLS = {
     "corruptions": "Corruptions",
 }
 
-BASELINES = {"raw pixels": "raw pixels", "untrained": "untrained encoder"}
+BASELINES = {
+    "raw pixels": "raw pixels",
+    "untrained": "untrained encoder",
+    "untrained, BatchNorm set": "untrained encoder, BatchNorm set",
+}
 CHANCE = 0.5  # AUROC of a score that says nothing
 
 

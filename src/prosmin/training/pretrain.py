@@ -12,6 +12,7 @@ from prosmin.data.feed import Feed, open_feed
 from prosmin.encoder import read_card, save_encoder
 from prosmin.errors import ProsminError, UsageError
 from prosmin.methods import build_method
+from prosmin.models.batchnorm import synchronise_batchnorm
 from prosmin.training import checkpoints, health
 from prosmin.training.loop import train
 from prosmin.training.order import Order
@@ -68,6 +69,8 @@ def _train(fabric: Fabric, config: Config, run: RunFolder, feed: Feed, order: Or
     steps = config.training.epochs * order.steps_per_epoch
     last = min(steps, config.training.max_steps or steps)
     method = build_method(config)
+    if fabric.world_size > 1:
+        synchronise_batchnorm(method)
     on_gpu = fabric.device.type == "cuda"
     if on_gpu:
         torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
