@@ -1,11 +1,16 @@
 """The method: what learns, what follows, and that its loss is the mean of the scores it says it is."""
 
+import warnings
+
 import pytest
 import torch
 
+from prosmin import config as configs
 from prosmin.data.views import Views
 from prosmin.methods import build_method
 from prosmin.methods.output import Draws
+from prosmin.methods.prosmin import ForecastScore
+from prosmin.scoring import ProprietyWarning
 
 
 def _views(pictures: int = 4, local: int = 1) -> Views:
@@ -100,3 +105,49 @@ def test_weights_depend_on_the_seed_alone(tiny):
     for a, b in zip(one.state_dict().values(), same.state_dict().values(), strict=True):
         assert torch.equal(a, b)
     assert not torch.equal(one.online.backbone.stem[0].weight, other.online.backbone.stem[0].weight)
+
+
+def _recipe_loss(name: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProprietyWarning)
+        return configs.resolve(recipe=name).loss
+
+
+def _small_case() -> tuple[torch.Tensor, ...]:
+    """mean, scale (V, B, K), target (G, B, K), noise (V, B, S, K)."""
+    random = torch.Generator().manual_seed(0)
+    mean, scale = (torch.randn(3, 2, 5, generator=random, dtype=torch.float64) for _ in range(2))
+    target = torch.randn(2, 2, 5, generator=random, dtype=torch.float64)
+    return mean, scale.abs(), target, torch.randn(3, 2, 4, 5, generator=random, dtype=torch.float64)
+
+
+def test_recipe_paper_is_equation_2():
+    """All samples of all views in one pool, Euclidean, the absolute value around it, one target view a picture."""
+    loss = _recipe_loss("paper")
+    mean, scale, target, noise = _small_case()
+    chosen = torch.zeros(1, 2, 2, dtype=torch.float64)
+    chosen[:, 1] = 1.0
+    found = ForecastScore(loss)(mean, scale, target, noise, chosen)
+    for b in range(2):
+        z = [mean[v, b] + scale[v, b] * noise[v, b, s] for v in range(3) for s in range(4)]
+        r = len(z)
+        to_target = sum(torch.dist(a, target[1, b]) for a in z)
+        apart = sum(torch.dist(z[j], z[k]) for j in range(r) for k in range(r) if j != k)
+        expected = abs(2 * loss.lam / r * to_target - (1 - loss.lam) / (r * (r - 1)) * apart)
+        torch.testing.assert_close(found[b], expected)
+
+
+def test_recipe_release_is_the_published_codes_objective():
+    """Mean absolute difference per coordinate, samples paired within a view, both target views."""
+    loss = _recipe_loss("release")
+    mean, scale, target, noise = _small_case()
+    found = ForecastScore(loss)(mean, scale, target, noise, torch.ones(3, 2, 2, dtype=torch.float64))
+    for b in range(2):
+        scores = []
+        for v in range(3):
+            z = [mean[v, b] + scale[v, b] * noise[v, b, s] for s in range(4)]
+            apart = sum((z[j] - z[k]).abs().mean() for j in range(4) for k in range(4) if j != k)
+            for g in range(2):
+                to_target = sum((a - target[g, b]).abs().mean() for a in z)
+                scores.append(abs(2 * loss.lam / 4 * to_target - (1 - loss.lam) / 12 * apart))
+        torch.testing.assert_close(found[b], sum(scores) / len(scores))
