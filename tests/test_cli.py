@@ -50,6 +50,11 @@ def test_empty_and_missing_pictures_leave_nothing_behind(capsys, tmp_path, monke
         status, _, err = run(capsys, "pretrain", "--recipe", "demo", "--data", spec, "--out", "run")
         assert status in (1, 2)
         assert part in err
+    status, _, err = run(
+        capsys, "pretrain", "--recipe", "demo", "--method.name", "mocov3", "--views.local", "2", "--out", "run"
+    )
+    assert status == 2
+    assert "views.local" in err
     assert [p.name for p in tmp_path.iterdir()] == ["empty"]
 
 

@@ -69,6 +69,14 @@ def test_stopped_and_continued_is_the_same_run(undisturbed, tmp_path, tiny):
     assert_same_run(undisturbed, run)
 
 
+def test_stochastic_depth_continues_to_the_same_bits(tmp_path, tiny):
+    vit = {"backbone__name": "vit_tiny_patch16_224", "backbone__patch_size": "8", "backbone__width": "24"}
+    vit |= {"backbone__depth": "2", "backbone__heads": "2", "backbone__drop_path": "0.5", "training__batch_size": "8"}
+    whole = pretrain(tiny(**vit), tmp_path / "whole")
+    pretrain(tiny(**vit, training__max_steps="3"), tmp_path / "halves")
+    assert_same_run(whole, pretrain(tiny(**vit), tmp_path / "halves"))
+
+
 def test_a_finished_run_is_not_repeated(undisturbed, tmp_path, tiny, capsys):
     run = tmp_path / "run"
     shutil.copytree(undisturbed, run)

@@ -133,7 +133,8 @@ def set_statistics(encoder: Encoder, pictures: Pictures) -> Encoder:
 
 def has_batchnorm(encoder: Encoder) -> bool:
     """Whether the features pass through a BatchNorm."""
-    return any(isinstance(module, _BatchNorm) for module in encoder.method.online.backbone.modules())
+    backbone = encoder.method.get_submodule("online.backbone")
+    return any(isinstance(module, _BatchNorm) for module in backbone.modules())
 
 
 def save_encoder(method: nn.Module, config: Config, folder: Path, *, step: int, steps: int) -> None:

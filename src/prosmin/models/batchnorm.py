@@ -43,8 +43,10 @@ class GlobalBatchNorm(_BatchNorm):
         variance = (square - mean.square()).clamp_min(0.0)
         self._follow(mean.detach(), variance.detach(), count=wide.numel() // wide.shape[1] * dist.get_world_size())
         shape = (1, -1, *([1] * (input.ndim - 2)))
-        gain = torch.rsqrt(variance + self.eps) * self.weight
-        return ((wide - mean.view(shape)) * gain.view(shape) + self.bias.view(shape)).to(input.dtype)
+        normal = (wide - mean.view(shape)) * torch.rsqrt(variance + self.eps).view(shape)
+        if self.affine:
+            normal = normal * self.weight.view(shape) + self.bias.view(shape)
+        return normal.to(input.dtype)
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, variance: Tensor, *, count: int) -> None:

@@ -3,12 +3,17 @@
 import copy
 
 import torch
+from timm.layers import DropPath
 from torch import Tensor, nn
 
 
 def make_target(online: nn.Module) -> nn.Module:
-    """A copy that shares no parameter and no buffer with `online`, without gradients."""
-    return copy.deepcopy(online).requires_grad_(False)
+    """A copy that shares no parameter and no buffer with `online`, without gradients and without stochastic depth."""
+    target = copy.deepcopy(online).requires_grad_(False)
+    for module in target.modules():
+        if isinstance(module, DropPath):
+            module.drop_prob = 0.0
+    return target
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from lightning_fabric import Fabric
 from torch import nn
 from torch.optim import Optimizer
 
+from prosmin import randomness
 from prosmin.config import Config, fingerprint
 from prosmin.data import views as view_making
 from prosmin.data.feed import Batch, Feed
@@ -63,6 +64,8 @@ def train(
             values = schedules.values(config, step, steps=steps, steps_per_epoch=order.steps_per_epoch)
             numbers = view_making.draw(config.views, seed=training.seed, step=step, positions=positions)
             views = render(batch.images, batch.sizes, config.views, numbers)
+            if config.backbone.drop_path:  # drawn by torch's own generator, which must not remember earlier steps
+                torch.manual_seed(randomness.key(training.seed, step, f"drop path {fabric.global_rank}"))
             draws = Draws(training.seed, step, positions, step / order.steps_per_epoch)
             done = train_step(fabric, model, optimizer, views, draws, values=values, clip=config.optimizer.clip)
             unchecked.append((step, done, batch))

@@ -40,9 +40,11 @@ def pretrain(config: Config, out: Path) -> Path:
             if is_finished(run, config):
                 _say(fabric, f"{run.path} has finished already.")
                 return run.path
-        feed, order = _pictures(fabric, config)  # before a new folder is made: bad pictures leave nothing behind
+        # Before a new folder is made: pictures or networks that cannot be had leave nothing behind.
+        feed, order = _pictures(fabric, config)
+        method = build_method(config)
         _open(fabric, run, config)
-        _train(fabric, config, run, feed, order)
+        _train(fabric, config, run, feed, order, method)
     finally:
         run.close()
     return run.path
@@ -65,10 +67,9 @@ def _pictures(fabric: Fabric, config: Config) -> tuple[Feed, Order]:
     return feed, Order(len(feed), batch_size=size, seed=config.training.seed)
 
 
-def _train(fabric: Fabric, config: Config, run: RunFolder, feed: Feed, order: Order) -> None:
+def _train(fabric: Fabric, config: Config, run: RunFolder, feed: Feed, order: Order, method: nn.Module) -> None:
     steps = config.training.epochs * order.steps_per_epoch
     last = min(steps, config.training.max_steps or steps)
-    method = build_method(config)
     if fabric.world_size > 1:
         synchronise_batchnorm(method)
     on_gpu = fabric.device.type == "cuda"
