@@ -73,7 +73,7 @@ def main() -> None:
         lines = (reference / "metrics.jsonl").read_text().splitlines()
         rates = sorted(json.loads(line)["images_per_second"] for line in lines)
         report = {
-            "command": "python benchmarks/demo.py --out benchmarks/results/demo-cpu.json",
+            "command": " ".join(["python", *sys.argv]),
             "cores": os.cpu_count(),
             "python": platform.python_version(),
             "torch": torch.__version__,
