@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class _AverageOverProcesses(torch.autograd.Function):
-    """The mean of a tensor over the processes; so is its gradient's sum, shared out."""
+    """The mean of a tensor over the processes, with its gradient."""
 
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:

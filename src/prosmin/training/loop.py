@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prosmin import randomness
@@ -18,7 +18,7 @@ from prosmin.training import checkpoints, health, schedules
 from prosmin.training.order import Order
 from prosmin.training.progress import TrainingProgress
 from prosmin.training.run_folder import RunFolder
-from prosmin.training.step import Step, check_finite, train_step
+from prosmin.training.step import Step, check_finite, slim, train_step
 from prosmin.training.stopping import StopRequest
 
 
@@ -44,7 +44,7 @@ def train(
         start=start, steps=last, steps_per_epoch=order.steps_per_epoch, quiet=not fabric.is_global_zero
     )
     render = torch.compile(view_making.render) if config.compute.compile else view_making.render
-    unchecked: list[tuple[int, Step, Batch]] = []
+    unchecked: list[tuple[int, Step, Tensor]] = []  # steps and their pictures, on a GPU since the last look
     logged, logged_at = start, time.monotonic()
 
     def save(done: int) -> None:
@@ -68,15 +68,15 @@ def train(
                 torch.manual_seed(randomness.key(training.seed, step, f"drop path {fabric.global_rank}"))
             draws = Draws(training.seed, step, positions, step / order.steps_per_epoch)
             done = train_step(fabric, model, optimizer, views, draws, values=values, clip=config.optimizer.clip)
-            unchecked.append((step, done, batch))
+            unchecked.append((step, slim(done), batch.index))
             behind = step + 1
 
             logging = behind % training.log_every == 0 or behind == last
             stopping = stop.name is not None  # read once: a signal may come between two looks
             saving = behind % training.checkpoint_every == 0 or behind == last or stopping
             if logging or saving or fabric.device.type == "cpu":
-                for at, taken, taken_batch in unchecked:
-                    check_finite(at, taken, (feed.key(int(i)) for i in taken_batch.index))
+                for at, taken, index in unchecked:
+                    check_finite(at, taken, (feed.key(int(i)) for i in index))
                 unchecked.clear()
             if logging:
                 rate = training.batch_size * (behind - logged) / (time.monotonic() - logged_at)
