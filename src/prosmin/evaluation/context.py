@@ -9,6 +9,7 @@ from prosmin.data.pictures import Pictures
 from prosmin.data.views import evaluation_view
 from prosmin.encoder import Encoder, has_batchnorm, set_statistics, untrained
 from prosmin.errors import ProsminError
+from prosmin.evaluation.options import Options
 from prosmin.methods.output import Embedding
 
 TRAINED, UNTRAINED, PIXELS = "trained", "untrained", "raw pixels"
@@ -24,6 +25,7 @@ class Context:
     sets: dict[str, Pictures]
     ood: tuple[str, ...] = ()  # names in `sets`
     seed: int = 0
+    options: Options = Options()
     _kept: dict[tuple[str, str], Embedding] = field(default_factory=dict)
     _views: dict[str, list[Embedding]] = field(default_factory=dict)
 
