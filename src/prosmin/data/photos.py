@@ -8,6 +8,7 @@ Integer arithmetic and a fixed seed: the same on every machine.
 """
 
 import importlib.util
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,12 +97,33 @@ def open_photos(rest: str = "") -> PhotosSource:
     return PhotosSource(spec, torch.stack(images), torch.tensor(labels), tuple(files), tuple(keys))
 
 
+def block_names(keys: Iterable[str]) -> list[str]:
+    """The block of each patch, "photograph/row/column", from the patches' keys: patches of one block overlap."""
+    origins = {}
+    for name, path in photograph_files().items():
+        with Image.open(path) as image:  # reads the header alone
+            width, height = _reduced(image.size)
+        origins[name] = (height % BLOCK // 2, width % BLOCK // 2)
+    names = []
+    for key in keys:
+        name, _, corner = key.split("/")
+        y, x = (int(number) for number in corner[1:].split("x"))
+        top, left = origins[name]
+        names.append(f"{name}/{(y - top) // BLOCK}/{(x - left) // BLOCK}")
+    return names
+
+
+def _reduced(size: tuple[int, int]) -> tuple[int, int]:
+    """Width and height once the shorter side is at most 400 px."""
+    ratio = min(1.0, SHORTER_SIDE / min(size))
+    return round(size[0] * ratio), round(size[1] * ratio)
+
+
 def load_photograph(path: Path) -> Tensor:
     """The photograph as RGB, its shorter side at most 400 px: uint8 (3, H, W)."""
     with Image.open(path) as image:
         photograph = image.convert("RGB")
-    ratio = min(1.0, SHORTER_SIDE / min(photograph.size))
-    size = (round(photograph.width * ratio), round(photograph.height * ratio))
+    size = _reduced(photograph.size)
     # Pillow's filter is antialiased and in fixed point, so every machine gets the same patches.
     reduced = photograph.resize(size, Image.Resampling.BILINEAR)
     return torch.from_numpy(np.array(reduced)).permute(2, 0, 1).contiguous()

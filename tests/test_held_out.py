@@ -1,0 +1,58 @@
+"""The held-out tenth: fixed, balanced, and free of pixels that the bank has seen."""
+
+import re
+
+import torch
+
+from prosmin.data.photos import BLOCK, PATCH, block_names
+from prosmin.data.pictures import load_pictures
+from prosmin.data.sources import open_source
+from prosmin.evaluation.held_out import held_out_mask, knn_top1
+
+
+def test_a_tenth_of_every_class():
+    labels = torch.arange(1000) % 10
+    held = held_out_mask(labels, [str(i) for i in range(1000)], "folder:x")
+    assert held.sum() == 100
+    assert labels[held].bincount().tolist() == [10] * 10
+    again = held_out_mask(labels, [str(i) for i in range(1000)], "folder:x")
+    assert torch.equal(held, again)
+
+
+def test_held_out_patches_share_no_pixel_with_the_bank():
+    train = load_pictures("photos@train")
+    held = held_out_mask(train.labels, train.keys, train.spec)
+    assert 0.05 < held.double().mean() < 0.2
+    assert len(train.labels[held].unique()) > 10  # of 14 photographs
+    corners = [(key.split("/")[0], *map(int, re.findall(r"\d+", key.rsplit("/", 1)[1]))) for key in train.keys]
+    bank: dict[str, list[tuple[int, int]]] = {}
+    for (name, y, x), out in zip(corners, held.tolist(), strict=True):
+        if not out:
+            bank.setdefault(name, []).append((y, x))
+    for (name, y, x), out in zip(corners, held.tolist(), strict=True):
+        if out:
+            assert not any(abs(y - v) < PATCH and abs(x - u) < PATCH for v, u in bank[name])
+
+
+def test_blocks_are_those_the_patches_were_cut_from():
+    source = open_source("photos@train")
+    keys = [source.key(i) for i in range(len(source))]
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for key, block in zip(keys, block_names(keys), strict=True):
+        y, x = map(int, re.findall(r"\d+", key.rsplit("/", 1)[1]))
+        spans.setdefault(block, []).append((y, x))
+    for corners in spans.values():
+        for axis in (0, 1):
+            values = [corner[axis] for corner in corners]
+            assert max(values) - min(values) <= BLOCK - PATCH
+
+
+def test_knn_on_features_with_a_known_answer():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(200) % 2
+    held = torch.arange(200) >= 180
+    apart = torch.stack([1.0 - 2.0 * labels, torch.ones(200)], dim=1)
+    assert knn_top1(apart, labels, held) == 1.0
+    noise = torch.randn(200, 8, generator=generator)
+    assert 0.2 < knn_top1(noise, labels, held) < 0.8
+    assert knn_top1(apart, labels.where(~held, 1 - labels), held) == 0.0
