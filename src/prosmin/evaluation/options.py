@@ -1,15 +1,101 @@
-"""What a protocol can be told beyond the pictures: one field an option of `prosmin evaluate`."""
+"""What a protocol can be told beyond the pictures: one field an option of `prosmin evaluate`.
 
+A field says which protocols read it. A result made with other values of the fields its protocol reads is not
+used again; the other fields do not concern it.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from prosmin.errors import UsageError
+
+
+def option(default: Any, doc: str, *, form: str, read_by: tuple[str, ...]) -> Any:
+    """A field with its line of documentation, the form of its value, and the protocols that read it."""
+    return dataclasses.field(default=default, metadata={"doc": doc, "form": form, "read_by": read_by})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Every field has a value that works without being given."""
 
-    corrupted: str | None = None
-    """A stored set of corrupted pictures (CIFAR-10-C or ImageNet-C as published); None: generated."""
-    transfer: tuple[str, ...] = ()
-    """Other labelled sets to fine-tune on."""
-    label_lists: tuple[str, ...] = ()
-    """Files with the names of the labelled pictures, for the published 1 % and 10 % subsets."""
+    corrupted: str | None = option(
+        None,
+        "stored corrupted pictures (CIFAR-10-C or ImageNet-C as published; default: generated)",
+        form="SPEC",
+        read_by=("corruption",),
+    )
+    transfer: tuple[str, ...] = option(
+        (), "other labelled sets to fine-tune on", form="SPEC,...", read_by=("transfer",)
+    )
+    label_lists: tuple[str, ...] = option(
+        (),
+        "files with the names of the labelled pictures, one a line, such as the published 1 % and 10 % lists "
+        "(default: balanced random subsets)",
+        form="FILE,...",
+        read_by=("lowshot", "semi"),
+    )
+    draws: int = option(3, "random subsets of labels for each share", form="N", read_by=("lowshot", "semi"))
+    linear_epochs: int = option(
+        100, "epochs of the linear classifier on augmented pictures", form="N", read_by=("linear-paper",)
+    )
+    finetune_epochs: int | None = option(
+        None, "epochs of fine-tuning (default: by the number of pictures)", form="N", read_by=("semi", "transfer")
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("draws", "linear_epochs", "finetune_epochs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{flag(name)} is {value}; allowed: 1 or more.")
+
+
+def flag(name: str) -> str:
+    """The field's name on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+def read_options(texts: Mapping[str, str | None]) -> Options:
+    """The options of command-line texts by field name; None: not given."""
+    hints = typing.get_type_hints(Options)
+    given = {name: text for name, text in texts.items() if text is not None}
+    return Options(**{name: _read(name, text, hints[name]) for name, text in given.items()})
+
+
+def _read(name: str, text: str, hint: Any) -> Any:
+    if typing.get_origin(hint) is tuple:
+        kind = typing.get_args(hint)[0]
+        return tuple(_read(name, part.strip(), kind) for part in text.split(",") if part.strip())
+    if typing.get_origin(hint) is types.UnionType:
+        hint = next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
+    if hint is int:
+        try:
+            return int(text)
+        except ValueError:
+            raise UsageError(f"{flag(name)} is {text!r}; allowed: a whole number.") from None
+    return text
+
+
+def read_by(options: Options, protocol: str) -> dict[str, Any]:
+    """The options that a protocol reads, as JSON writes them: part of its result's identity."""
+    values = {field.name: getattr(options, field.name) for field in _fields(protocol)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def as_arguments(options: Options, protocol: str) -> str:
+    """The options that a protocol reads and that are not the default, for a command line."""
+    words = []
+    for field in _fields(protocol):
+        value = getattr(options, field.name)
+        if value != field.default:
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            words.append(f"{flag(field.name)} {text}")
+    return " ".join(words)
+
+
+def _fields(protocol: str) -> list[dataclasses.Field]:
+    return [field for field in dataclasses.fields(Options) if protocol in field.metadata.get("read_by", (protocol,))]
