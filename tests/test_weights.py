@@ -92,6 +92,22 @@ class TestLayouts:
         with torch.inference_mode():
             torch.testing.assert_close(backbone(IMAGES), published(IMAGES), rtol=1e-5, atol=1e-5)
 
+    @pytest.mark.parametrize("publisher", ["iBOT", "timm"])
+    def test_swin(self, tmp_path, publisher):
+        """The published code keeps a stage's downsampling with the stage before, timm with the stage itself."""
+        sizes = {"embed_dim": 8, "depths": (1, 1), "num_heads": (2, 2), "img_size": 56}
+        torch.manual_seed(0)
+        made, filled = (timm.create_model("swin_tiny_patch4_window7_224", num_classes=0, **sizes) for _ in range(2))
+        tensors = made.state_dict()
+        if publisher == "iBOT":
+            tensors = {n.replace("layers.1.downsample", "layers.0.downsample"): t for n, t in tensors.items()}
+            assert set(tensors) != set(made.state_dict())
+            tensors |= {"layers.0.blocks.0.attn.relative_position_index": torch.zeros(49, 49, dtype=torch.int64)}
+            tensors = {"state_dict": tensors}
+        load_backbone_weights(filled, saved(tmp_path, tensors))
+        for name, tensor in made.state_dict().items():
+            assert torch.equal(tensor, filled.state_dict()[name]), name
+
     def test_our_own_encoder(self, tmp_path, tiny):
         method = build_method(tiny())
         trained = method.get_submodule("online.backbone").state_dict()

@@ -56,6 +56,11 @@ class Weights:
     left_out: tuple[str, ...]  # names of tensors that are not of the backbone
 
     @property
+    def is_our_own(self) -> bool:
+        """Whether a run of prosmin left the file."""
+        return self.layout == _LAYOUTS["online.backbone."]
+
+    @property
     def heads(self) -> int | None:
         """Attention heads, where the layout fixes a number that the shapes do not show: MoCo v3's ViT-S has 12."""
         token = self.tensors.get("cls_token")
@@ -160,8 +165,9 @@ def _converted(backbone: nn.Module, weights: Weights, wanted: Mapping[str, Tenso
     # timm would also resize the filters of another patch size; those are of another network.
     filters = {key: value for key, value in weights.tensors.items() if value.ndim == 4 and key in wanted}
     _check_shapes(filters, wanted, weights.file)
+    fits = all(key in weights.tensors and weights.tensors[key].shape == wanted[key].shape for key in wanted)
     convert = getattr(sys.modules[type(backbone).__module__], "checkpoint_filter_fn", None)
-    if convert is None:
+    if fits or convert is None:  # of what fits already, timm would rename some a second time
         return weights.tensors
     try:
         return dict(convert(dict(weights.tensors), backbone))

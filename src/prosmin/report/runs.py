@@ -29,6 +29,12 @@ class Run:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     arrays: dict[str, Arrays] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    card: dict[str, Any] = field(default_factory=dict)  # encoder.json of an encoder that was not trained here
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the encoder was trained elsewhere, so that there is nothing to tell of its training."""
+        return bool(self.card)
 
     def setting(self, group: str, name: str) -> Any:
         """A field of the configuration, None where the run does not say."""
@@ -98,7 +104,9 @@ def read_run(path: Path, name: str) -> Run:
             f"There is no run folder {path}; give a folder that prosmin pretrain or prosmin evaluate wrote."
         )
     notes: list[str] = []
-    config = _read_config(path / "config.yaml", notes)
+    card = _read_card(path / "encoder.json")
+    config = {"method": {"name": card["encoder"]}, "backbone": card.get("backbone")} if card else {}
+    config = config or _read_config(path / "config.yaml", notes)
     log = _read_log(path / "metrics.jsonl", notes)
     results = _read_results(path, notes)
     if not (config or log or results):
@@ -107,7 +115,7 @@ def read_run(path: Path, name: str) -> Run:
             "give a folder that prosmin pretrain or prosmin evaluate wrote."
         )
     arrays = {p.stem: _read_arrays(p, notes) for p in sorted((path / "results").glob("*.npz"))}
-    return Run(path=path, name=name, config=config, log=log, results=results, arrays=arrays, notes=notes)
+    return Run(path=path, name=name, config=config, log=log, results=results, arrays=arrays, notes=notes, card=card)
 
 
 def _read_config(path: Path, notes: list[str]) -> dict[str, Any]:
@@ -121,6 +129,15 @@ def _read_config(path: Path, notes: list[str]) -> dict[str, Any]:
         notes.append("config.yaml cannot be read and was left out.")
         return {}
     return tree
+
+
+def _read_card(path: Path) -> dict[str, Any]:
+    """The card of an encoder that others trained; empty for one of prosmin, whose config.yaml says more."""
+    try:
+        card = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return card if isinstance(card, dict) and isinstance(card.get("encoder"), str) else {}
 
 
 def _read_log(path: Path, notes: list[str]) -> list[Line]:

@@ -23,9 +23,11 @@ def summary_section(runs: Sequence[Run]) -> Section:
         blocks.append(
             alone if len(runs) == 1 else Table(columns=columns, rows=rows, text=True, caption="The facts of each run")
         )
-    if len(runs) > 1 and all(run.config for run in runs):
+    if len(runs) > 1 and all(run.config and not run.foreign for run in runs):
         blocks.append(_differences(runs))
     for run in runs:
+        if run.foreign:
+            continue
         if run.config:
             text = yaml.safe_dump(run.config, sort_keys=False, default_flow_style=None, allow_unicode=True)
             where = f" of {run.name}" if len(runs) > 1 else ""
@@ -59,7 +61,7 @@ def sentence(run: Run) -> str:
     subject = " with ".join(filter(None, [method(run), FACTS["Backbone"](run)])) or "An encoder"
     pictures, epochs = FACTS["Pictures"](run), run.setting("training", "epochs")
     training = [f"on {pictures}" if pictures else "", f"for {epochs} epochs" if epochs else ""]
-    trained = " ".join(filter(None, ["trained", *training])) if run.config else "as it was found"
+    trained = " ".join(filter(None, ["trained", *training])) if run.config and not run.foreign else "as it was found"
     return f"{subject}, {trained}."
 
 
@@ -138,6 +140,7 @@ FACTS: dict[str, Callable[[Run], str]] = {
     "Method": method,
     "Objective": objective,
     "Backbone": _plain("backbone", "name"),
+    "Weights": lambda run: str(run.card.get("weights") or ""),
     "Embedding size K": _plain("heads", "dim"),
     "Pictures": _plain("data", "spec"),
     "Unreadable pictures": bad_pictures,

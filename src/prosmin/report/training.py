@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from prosmin.report.axes import round_axis, share_axis
-from prosmin.report.blocks import Block, Cell, Figure, Fold, Missing, Row, Section, Table
+from prosmin.report.blocks import Block, Cell, Figure, Finding, Fold, Missing, Row, Section, Table, Verdict
 from prosmin.report.charts import Curve, Words, line_chart, series
 from prosmin.report.glossary import number
 from prosmin.report.health import judge
@@ -52,6 +52,9 @@ def training_section(runs: Sequence[Run]) -> Section:
     for run in runs:
         if run.log:
             blocks.append(judge(run))
+        elif run.foreign:
+            said = Finding(status="unknown", text=f"Its weights came from elsewhere: {run.card.get('weights')}")
+            blocks.append(Verdict(run=run.name, status="unknown", title="Not trained here", findings=[said]))
         else:
             blocks.append(
                 Missing(what=f"{run.name} has no metrics.jsonl", command=f"prosmin pretrain --out {run.quoted}")
