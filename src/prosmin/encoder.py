@@ -19,6 +19,7 @@ from prosmin.data.views import evaluation_view, make_views
 from prosmin.errors import ProsminError
 from prosmin.evaluation.ood import KnnDistance, fit_knn_distance
 from prosmin.files import file_hash, write_text, writing
+from prosmin.foreign import is_foreign, open_foreign
 from prosmin.methods import METHODS, build_method
 from prosmin.methods.output import Embedding
 
@@ -28,10 +29,18 @@ _WEIGHTS, _CARD = "encoder.safetensors", "encoder.json"
 class Encoder:
     """A method's trained networks behind one call. Pictures come as Pictures or uint8 tensors (N, 3, H, W)."""
 
-    def __init__(self, method: nn.Module, config: Config, *, card: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        method: nn.Module,
+        config: Config,
+        *,
+        card: dict[str, Any] | None = None,
+        fresh: Callable[[], nn.Module] | None = None,
+    ) -> None:
         self.method = method.eval().requires_grad_(False)
         self.config = config
         self.card = card or {}
+        self._fresh = fresh or (lambda: build_method(config))
         self.batch_size = 256
         self._reference: KnnDistance | None = None
 
@@ -44,6 +53,10 @@ class Encoder:
         """Move the networks."""
         self.method.to(device)
         return self
+
+    def untrained(self) -> "Encoder":
+        """The same networks as they are before training: the baseline this encoder is held against."""
+        return Encoder(self._fresh(), self.config, fresh=self._fresh).to(self.device)
 
     @torch.inference_mode()
     def __call__(self, images: Pictures | Tensor) -> Embedding:
@@ -165,11 +178,17 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 
 def load(run: Path | str) -> Encoder:
-    """The encoder of a finished run."""
+    """The encoder of a finished run, or one we did not train: timm:NAME[@FILE]."""
+    if is_foreign(run):
+        return _load_foreign(run)
     folder = Path(run)
     if not folder.is_dir():
-        raise ProsminError(f"{folder} is not a run folder. Give the folder that `prosmin pretrain --out` wrote.")
+        raise ProsminError(
+            f"{folder} is not a run folder. Give the folder that `prosmin pretrain --out` wrote, or timm:NAME[@FILE]."
+        )
     card = read_card(folder)
+    if "encoder" in card:  # the folder keeps the results of an encoder that lies elsewhere
+        return _load_foreign(card["encoder"], kept=(folder, card))
     config = configs.build(card["config"])
     try:
         if file_hash(folder / _WEIGHTS) != card["hash"]:
@@ -180,5 +199,20 @@ def load(run: Path | str) -> Encoder:
         method.load_state_dict(load_file(folder / _WEIGHTS), strict=True)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise ProsminError(f"{folder / _WEIGHTS} cannot be loaded: {error}.") from None
-    encoder = Encoder(method, config, card=card)
+    return _placed(Encoder(method, config, card=card))
+
+
+def _load_foreign(run: Path | str, *, kept: tuple[Path, dict[str, Any]] | None = None) -> Encoder:
+    """An encoder of timm; where a folder keeps its card, it must still be the same one."""
+    parts = open_foreign(run)
+    if kept is not None and kept[1]["hash"] != parts.card["hash"]:
+        raise ProsminError(
+            f"The weights of {run} are not those that {kept[0]} was measured with. "
+            f"Measure them as they are now: `prosmin evaluate {run} --out {kept[0]}`."
+        )
+    return _placed(Encoder(parts.method, parts.config, card=parts.card, fresh=parts.fresh))
+
+
+def _placed(encoder: Encoder) -> Encoder:
+    """On the GPU, if there is one."""
     return encoder.to("cuda" if torch.cuda.is_available() else "cpu")
