@@ -1,5 +1,6 @@
 """Settings shared by all tests: two threads at most, and a run small enough for any machine."""
 
+import os
 import warnings
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from prosmin import config as configs
 
-torch.set_num_threads(2)
+torch.set_num_threads(min(2, int(os.environ.get("OMP_NUM_THREADS", "2"))))
 
 # lightning-fabric and torch warn about each other's versions on import and set-up; nothing here depends on it.
 TINY = {

@@ -109,6 +109,7 @@ class BackboneConfig:
     depth: int | None = option(None, "ViT: number of blocks, when other than the name says")
     heads: int | None = option(None, "ViT: attention heads, when other than the name says")
     drop_path: float = option(0.0, "rate of stochastic depth in the online network")
+    weights: str | None = option(None, "file to start from: a run's encoder.safetensors, or as timm, DINO, iBOT, MoCo v3")
 
     def __post_init__(self) -> None:
         for name in ("patch_size", "width", "depth", "heads"):
@@ -125,6 +126,8 @@ class ProsminHeads:
     bottleneck: int = option(256, "width that is l2-normalised before the last layer")
     dim: int = option(4096, "K, the size of the embedding")
     batchnorm: bool = option(True, "BatchNorm in projector and predictor")
+    bottleneck_batchnorm: bool = option(False, "BatchNorm, without weights, of the bottleneck before it is normalised")
+    last: Literal["learned", "fixed"] = option("learned", "whether the last layer learns or stays as it was drawn")
     predictor: bool = option(True, "whether q has its two hidden layers; without them its branches sit on g")
     predictor_hidden: int = option(2048, "width of the predictor")
     initial_scale: float = option(0.05, "scale at the start, about the target's own spread")
@@ -286,10 +289,11 @@ class OptimizerConfig:
     warmup_epochs: float = option(10.0, "epochs of linear warm-up; at most half of the run is used")
     weight_decay: float = option(0.04, "weight decay at the start, on matrices and filters only")
     weight_decay_end: float = option(0.4, "weight decay at the end; a cosine in between")
+    predictor_lr: float = option(1.0, "learning rate of the predictor, relative to the other networks'")
     clip: float | None = option(3.0, "largest norm of the gradient; null: no clipping")
 
     def __post_init__(self) -> None:
-        for name in ("lr", "lr_end", "warmup_epochs", "weight_decay", "weight_decay_end"):
+        for name in ("lr", "lr_end", "warmup_epochs", "weight_decay", "weight_decay_end", "predictor_lr"):
             _check(getattr(self, name) >= 0, f"optimizer.{name}", getattr(self, name), "0 or more")
         _check(self.clip is None or self.clip > 0, "optimizer.clip", self.clip, "a number above 0, or null")
 
@@ -302,19 +306,28 @@ class TrainingConfig:
     max_steps: int | None = option(None, "stop after this many steps; the schedules still run to `epochs`")
     batch_size: int = option(256, "pictures a step over all processes")
     seed: int = option(0, "every random number of the run follows from it")
+    accumulate: int = option(1, "parts in which a process takes its share of a step: less memory, the same batch")
     checkpoint_every: int = option(200, "steps between checkpoints")
-    keep: int = option(2, "checkpoints kept")
+    checkpoint_minutes: float | None = option(30.0, "minutes between checkpoints, if they come first; null: no limit")
+    keep: int = option(2, "checkpoints kept, the one with the best kNN not counted")
     log_every: int = option(10, "steps between lines of metrics.jsonl")
+    logger: Literal["none", "tensorboard", "wandb"] = option("none", "where the lines of metrics.jsonl go besides")
+    knn_every: int | None = option(None, "steps between kNN on a held-out tenth of the labelled pictures; null: never")
+    knn_pictures: int = option(20000, "labelled pictures it uses at most")
+    encoder: Literal["last", "best"] = option("last", "the encoder left at the end: the last, or that of the best kNN")
+    on_collapse: Literal["warn", "stop"] = option("warn", "what to do when the representation collapses")
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "checkpoint_every", "keep", "log_every"):
+        for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "keep", "log_every"):
             _check(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "1 or more")
-        _check(
-            self.max_steps is None or self.max_steps >= 1,
-            "training.max_steps",
-            self.max_steps,
-            "1 or more, or null",
-        )
+        for name in ("max_steps", "knn_every"):
+            value = getattr(self, name)
+            _check(value is None or value >= 1, f"training.{name}", value, "1 or more, or null")
+        minutes = self.checkpoint_minutes
+        _check(minutes is None or minutes > 0, "training.checkpoint_minutes", minutes, "a number above 0, or null")
+        _check(self.knn_pictures >= 100, "training.knn_pictures", self.knn_pictures, "100 or more")
+        if self.encoder == "best" and self.knn_every is None:
+            raise UsageError("training.encoder is 'best', which kNN decides: give training.knn_every too.")
         _check(self.seed >= 0, "training.seed", self.seed, "0 or more")
 
 
@@ -326,9 +339,13 @@ class ComputeConfig:
     devices: int = option(1, "processes, one a device")
     precision: Literal["32-true", "bf16-mixed", "64-true"] = option("32-true", "arithmetic of the networks")
     compile: bool = option(False, "torch.compile the networks")
+    checkpoint_activations: bool = option(False, "ViT: compute activations again in the backward pass, for less memory")
+    resident_gib: float = option(2.0, "decoded sets up to this size live on the device; larger ones are streamed")
+    nvjpeg: bool = option(False, "a GPU decodes the JPEGs of a stream: for machines with few CPU cores")
 
     def __post_init__(self) -> None:
         _check(self.devices >= 1, "compute.devices", self.devices, "1 or more")
+        _check(self.resident_gib >= 0, "compute.resident_gib", self.resident_gib, "0 or more")
 
 
 METHOD_GROUPS: dict[str, dict[str, type]] = {
@@ -475,8 +492,13 @@ def to_yaml(config: Config) -> str:
 _FREE = (
     "max_steps",
     "checkpoint_every",
+    "checkpoint_minutes",
     "keep",
     "log_every",
+    "logger",
+    "knn_every",
+    "knn_pictures",
+    "on_collapse",
 )  # of `training`: they may change when a run is resumed
 
 

@@ -150,8 +150,11 @@ def has_batchnorm(encoder: Encoder) -> bool:
     return any(isinstance(module, _BatchNorm) for module in backbone.modules())
 
 
-def save_encoder(method: nn.Module, config: Config, folder: Path, *, step: int, steps: int) -> None:
-    """Write encoder.safetensors and its card encoder.json; the card comes last and holds the hash."""
+def save_encoder(method: nn.Module, config: Config, folder: Path, *, step: int, steps: int, trained: int) -> None:
+    """Write encoder.safetensors and its card encoder.json; the card comes last and holds the hash.
+
+    `step` is the one the weights are of, `trained` the last one taken, `steps` where the schedules end.
+    """
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
     with writing(folder / _WEIGHTS) as part:
         save_file(tensors, part)
@@ -159,6 +162,7 @@ def save_encoder(method: nn.Module, config: Config, folder: Path, *, step: int, 
         "format": 1,
         "step": step,
         "steps": steps,
+        "trained": trained,
         "hash": file_hash(folder / _WEIGHTS),
         "config": configs.to_tree(config),
     }

@@ -11,3 +11,7 @@ class UsageError(ProsminError):
     """A wrong option, field or name: wrong use of the command."""
 
     exit_status = 2
+
+
+class Stopped(ProsminError):
+    """A run left early because it was asked to; the same command continues it."""

@@ -57,6 +57,10 @@ class Feed(Protocol):
     def bad(self) -> list[str]:
         """ "key: reason" of each picture found unreadable so far."""
 
+    @property
+    def labels(self) -> Tensor | None:
+        """(N,) int64 on the CPU, by picture number; None where there are none."""
+
     def __len__(self) -> int: ...
 
     def key(self, i: int) -> str:
@@ -106,6 +110,11 @@ class MemoryFeed:
         """ "key: reason" of each unreadable picture."""
         return list(self.pictures.bad)
 
+    @property
+    def labels(self) -> Tensor | None:
+        """(N,) int64 on the CPU, by picture number; None where there are none."""
+        return self._source.labels
+
     def __len__(self) -> int:
         return len(self._row)
 
@@ -139,6 +148,11 @@ class StreamFeed:
         """ "key: reason" of each picture found unreadable so far, in the order of the source."""
         with self._lock:
             return [reason for _, reason in sorted(self._bad.items())]
+
+    @property
+    def labels(self) -> Tensor | None:
+        """(N,) int64 on the CPU, by picture number; None where there are none."""
+        return self._source.labels
 
     def __len__(self) -> int:
         return len(self._source)

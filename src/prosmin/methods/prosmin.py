@@ -13,9 +13,10 @@ from prosmin.data.views import Views
 from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.models.centre import Centre
 from prosmin.models.embedder import Embedder
+from prosmin.models.gathering import gather_rows
 from prosmin.models.predictor import GaussianPredictor
 from prosmin.models.target import make_target, update_target
-from prosmin.scoring import noise_count, view_scores
+from prosmin.scoring import median_bandwidth, noise_count, view_scores
 
 
 class ForecastScore(nn.Module):
@@ -33,24 +34,31 @@ class ForecastScore(nn.Module):
             "samples",
             "antithetic",
             "absolute",
-            "bandwidth",
         )
         self.settings = {name: getattr(loss, name) for name in names}
 
-    def forward(self, mean: Tensor, scale: Tensor, target: Tensor, noise: Tensor | None, weights: Tensor) -> Tensor:
+    def forward(
+        self,
+        mean: Tensor,
+        scale: Tensor,
+        target: Tensor,
+        noise: Tensor | None,
+        weights: Tensor,
+        bandwidth: float | Tensor | None = None,
+    ) -> Tensor:
         """mean, scale (V, B, K), target (G, B, K), noise (V, B, S', K), weights (V, G, B) -> mean scores (B,)."""
-        scores = view_scores(mean, scale, target, noise=noise, **self.settings)
+        scores = view_scores(mean, scale, target, noise=noise, bandwidth=bandwidth, **self.settings)
         return (weights * scores).sum((0, 1)) / weights.sum((0, 1))
 
 
 class ProSMIN(nn.Module):
     """f, g, q online; f, g and the centre as target."""
 
-    spans_batch = False
-
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.loss: ProsminLoss = config.loss
+        # The kernel's bandwidth, where none is given, is the median distance between the batch's targets.
+        self.spans_batch = config.loss.rule == "kernel" and config.loss.bandwidth is None
         self.scorer = ForecastScore(config.loss)
         self.online = Embedder(config)
         self.predictor = GaussianPredictor(config.heads)
@@ -91,7 +99,8 @@ class ProSMIN(nn.Module):
         if loss.target_views == "one":
             chosen = (draws.uniform("target view", 1)[:, 0] * len(target)).long()  # (B,)
             weights = weights * F.one_hot(chosen, len(target)).T.to(weights)
-        return self.scorer(mean, scale, target, noise, weights)
+        bandwidth = median_bandwidth(gather_rows(target)[0]) if self.spans_batch else loss.bandwidth
+        return self.scorer(mean, scale, target, noise, weights, bandwidth)
 
     def update(self, statistics: dict[str, Tensor], *, momentum: float) -> None:
         """Follow the online network and the batch."""

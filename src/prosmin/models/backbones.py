@@ -3,6 +3,7 @@
 from typing import Any
 
 import timm
+from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from prosmin.config import BackboneConfig
@@ -50,3 +51,13 @@ def _refuse_vit_options(config: BackboneConfig) -> None:
             raise UsageError(
                 f"backbone.{name} is for a ViT; backbone.name is {config.name!r}. Choose a vit_* name or leave it out."
             )
+
+
+def checkpoint_activations(backbone: nn.Module) -> None:
+    """Let a ViT keep the activations between its blocks only and compute the others again in the backward pass."""
+    if not isinstance(backbone, VisionTransformer):
+        raise UsageError(
+            "compute.checkpoint_activations is for ViTs: a ResNet's second pass would count twice in its BatchNorm's "
+            "running statistics. Leave it out, or use training.accumulate."
+        )
+    backbone.set_grad_checkpointing(True)

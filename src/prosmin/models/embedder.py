@@ -32,4 +32,6 @@ def build_projector(inputs: int, config: Config) -> Projector:
         bottleneck=heads.bottleneck,
         dim=heads.dim,
         batchnorm=heads.batchnorm,
+        bottleneck_batchnorm=getattr(heads, "bottleneck_batchnorm", False),
+        fixed_last=getattr(heads, "last", "learned") == "fixed",
     )

@@ -36,11 +36,22 @@ def mlp(widths: list[int], *, batchnorm: bool) -> nn.Sequential:
 class Projector(nn.Module):
     """Three-layer MLP, l2-normalised bottleneck, unit rows to K: every output is a cosine."""
 
-    def __init__(self, inputs: int, *, hidden: int, bottleneck: int, dim: int, batchnorm: bool) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        *,
+        hidden: int,
+        bottleneck: int,
+        dim: int,
+        batchnorm: bool,
+        bottleneck_batchnorm: bool = False,
+        fixed_last: bool = False,
+    ) -> None:
         super().__init__()
         self.mlp = mlp([inputs, hidden, hidden, bottleneck], batchnorm=batchnorm)
-        self.last = UnitLinear(bottleneck, dim)
+        self.norm = nn.BatchNorm1d(bottleneck, affine=False) if bottleneck_batchnorm else nn.Identity()
+        self.last = UnitLinear(bottleneck, dim).requires_grad_(not fixed_last)
 
     def forward(self, y: Tensor) -> Tensor:
         """(N, inputs) -> (N, K)."""
-        return self.last(F.normalize(self.mlp(y), dim=-1))
+        return self.last(F.normalize(self.norm(self.mlp(y)), dim=-1))

@@ -41,7 +41,7 @@ def view_scores(
     samples: int,
     antithetic: bool,
     absolute: bool,
-    bandwidth: float | None,
+    bandwidth: float | Tensor | None,
     noise: Tensor | None,
 ) -> Tensor:
     """mean, scale (V, B, K), target (G, B, K), noise (V, B, S', K) -> (V, G, B); pooled pairs: (1, G, B).

@@ -2,7 +2,7 @@
 
 checkpoints/step-00000200/model.safetensors      the method's parameters and buffers
                           optimizer.safetensors  AdamW's moments, by parameter name
-                          state.json             step, configuration fingerprint, hash of each file
+                          state.json             step, configuration fingerprint, hash of each file, kNN if measured
 """
 
 import json
@@ -34,8 +34,17 @@ class Checkpoint:
     hash: str
 
 
-def save(folder: Path, *, step: int, fingerprint: str, model: nn.Module, optimizer: Optimizer, keep: int) -> Path:
-    """Write the checkpoint of a step beside the others, then drop the oldest beyond `keep`."""
+def save(
+    folder: Path,
+    *,
+    step: int,
+    fingerprint: str,
+    model: nn.Module,
+    optimizer: Optimizer,
+    keep: int,
+    knn: float | None = None,
+) -> Path:
+    """Write the checkpoint of a step beside the others, then drop the oldest beyond `keep`, but never the best."""
     final = folder / f"step-{step:08d}"
     part = folder / f".{final.name}.part"
     try:
@@ -44,7 +53,7 @@ def save(folder: Path, *, step: int, fingerprint: str, model: nn.Module, optimiz
         save_file(_plain(model.state_dict()), part / _MODEL)
         save_file(_plain(_moments(model, optimizer)), part / _OPTIMIZER)
         hashes = {name: file_hash(part / name) for name in (_MODEL, _OPTIMIZER)}
-        state = {"step": step, "fingerprint": fingerprint, "files": hashes}
+        state = {"step": step, "fingerprint": fingerprint, "files": hashes, "knn_top1": knn}
         (part / _STATE).write_text(json.dumps(state, indent=1))
         for name in (_MODEL, _OPTIMIZER, _STATE):
             flush(part / name)
@@ -64,8 +73,22 @@ def save(folder: Path, *, step: int, fingerprint: str, model: nn.Module, optimiz
             f"The checkpoint of step {step} cannot be written to {folder}: {error}; {kept}. Free some space first."
         ) from error
     for name in newest_names(folder)[keep:]:
-        shutil.rmtree(folder / name)
+        if name != best(folder)[0]:
+            shutil.rmtree(folder / name)
     return final
+
+
+def best(folder: Path) -> tuple[str | None, float | None]:
+    """The checkpoint with the highest kNN and that kNN; of equal ones the oldest. None where none was measured."""
+    found: tuple[str | None, float | None] = (None, None)
+    for name in reversed(newest_names(folder)):
+        try:
+            score = json.loads((folder / name / _STATE).read_text()).get("knn_top1")
+        except (OSError, ValueError):  # damaged; `load_newest` names it
+            continue
+        if score is not None and (found[1] is None or score > found[1]):
+            found = name, score
+    return found
 
 
 def newest_names(folder: Path) -> list[str]:

@@ -5,8 +5,11 @@ import math
 import torch
 from torch import Tensor
 
+from prosmin.config import Config
+
 COLLAPSED_STD = 1e-3  # a healthy target has a standard deviation of a few hundredths (cosines); a collapsed one 1e-4
 COLLAPSED_RANK = 2.0
+PATIENCE = 3  # logged lines in a row before a collapse is one: a single batch may look odd
 SHRUNK_RANK = 0.35  # share of the first rank seen; below it features leave their dimensions while the loss looks fine
 
 
@@ -37,18 +40,13 @@ def numbers(observed: dict[str, Tensor]) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def verdict(rows: list[dict[str, float]]) -> str:
-    """One sentence on a run, from its logged lines in order."""
+def verdict(rows: list[dict[str, float]], config: Config | None = None) -> str:
+    """One sentence on a run, from its logged lines in order; advice follows from its configuration."""
     if not rows:
         return "no steps yet"
-    sick = [row for row in rows if _collapsed(row)]
     last = rows[-1]
-    if sick and _collapsed(last):
-        since = _since(rows)
-        what = (
-            f"target std {last.get('target_std', math.nan):.1e}, feature rank {last.get('feature_rank', math.nan):.1f}"
-        )
-        return f"collapsing: {what} since step {since}; set loss.lam to 0.5, or turn on heads.batchnorm"
+    if is_collapsed(last):
+        return f"collapsing: {_signs(last)} since step {_since(rows)}; {_advice(config)}"
     first = next((row["feature_rank"] for row in rows if "feature_rank" in row), 0.0)
     if last.get("feature_rank", first) < SHRUNK_RANK * first:
         return (
@@ -60,15 +58,53 @@ def verdict(rows: list[dict[str, float]]) -> str:
     return f"healthy: {std}{rank}"
 
 
-def _collapsed(row: dict[str, float]) -> bool:
+class Watch:
+    """Looks at every logged line while training goes on."""
+
+    def __init__(self, config: Config, rows: list[dict[str, float]]) -> None:
+        self.config = config
+        self.rows = list(rows)
+        self.sentence = ""
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether the run should end, as `training.on_collapse` decides."""
+        return bool(self.sentence) and self.config.training.on_collapse == "stop"
+
+    def see(self, row: dict[str, float]) -> str:
+        """Take a line; the verdict comes back once, when a collapse has lasted for some lines."""
+        self.rows.append(row)
+        newest = self.rows[-PATIENCE:]
+        collapsed = len(newest) == PATIENCE and all(is_collapsed(each) for each in newest)
+        is_new = collapsed and not self.sentence
+        self.sentence = verdict(self.rows, self.config) if collapsed else ""
+        return self.sentence if is_new else ""
+
+
+def is_collapsed(row: dict[str, float]) -> bool:
+    """Whether a logged line shows a target without spread or features without dimensions."""
     return row.get("target_std", 1.0) < COLLAPSED_STD or row.get("feature_rank", 99.0) < COLLAPSED_RANK
+
+
+def _signs(row: dict[str, float]) -> str:
+    return f"target std {row.get('target_std', math.nan):.1e}, feature rank {row.get('feature_rank', math.nan):.1f}"
+
+
+def _advice(config: Config | None) -> str:
+    """What to change, as far as the configuration has it to change."""
+    steps = []
+    if config is not None and getattr(config.loss, "lam", 0.5) < 0.5:
+        steps.append("raise loss.lam to 0.5")
+    if config is not None and getattr(config.heads, "batchnorm", True) is False:
+        steps.append("turn on heads.batchnorm")
+    return ", or ".join(steps or ["lower optimizer.lr", "raise target.momentum"])
 
 
 def _since(rows: list[dict[str, float]]) -> int:
     """The first step of the unbroken run of collapsed lines at the end."""
     first = rows[-1]
     for row in reversed(rows):
-        if not _collapsed(row):
+        if not is_collapsed(row):
             break
         first = row
     return int(first["step"])

@@ -1,7 +1,9 @@
 """The loop: read from top to bottom. It knows no method."""
 
+import resource
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,13 +15,20 @@ from prosmin import randomness
 from prosmin.config import Config, fingerprint
 from prosmin.data import views as view_making
 from prosmin.data.feed import Batch, Feed
+from prosmin.data.views import Views
+from prosmin.errors import ProsminError, Stopped
 from prosmin.methods.output import Draws
 from prosmin.training import checkpoints, health, schedules
+from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.order import Order
+from prosmin.training.processes import Processes
 from prosmin.training.progress import TrainingProgress
 from prosmin.training.run_folder import RunFolder
 from prosmin.training.step import Step, check_finite, slim, train_step
 from prosmin.training.stopping import StopRequest
+
+ASKED, COLLAPSED = 1, 2
+"""Why the processes leave early; the larger reason wins."""
 
 
 def train(
@@ -33,71 +42,63 @@ def train(
     *,
     start: int,
     steps: int,
+    knn: OnlineKnn | None = None,
 ) -> int:
-    """Train from step `start` up to the end, or until asked to stop; the number of steps behind us comes back."""
+    """Train from step `start` up to the end and give back the steps behind us; `Stopped` when asked to leave early."""
     training = config.training
     last = min(steps, training.max_steps or steps)
-    share = training.batch_size // fabric.world_size
-    positions = torch.arange(share, device=fabric.device) + fabric.global_rank * share
     method: nn.Module = model.module  # type: ignore[assignment]
+    make_parts = _part_maker(fabric, config, steps_per_epoch=order.steps_per_epoch)
     progress = TrainingProgress(
         start=start, steps=last, steps_per_epoch=order.steps_per_epoch, quiet=not fabric.is_global_zero
     )
-    render = torch.compile(view_making.render) if config.compute.compile else view_making.render
+    saver = _Saver(fabric, config, run, method, optimizer)
+    watch = health.Watch(config, run.read_metrics() if fabric.is_global_zero else [])
+    processes = Processes()
     unchecked: list[tuple[int, Step, Tensor]] = []  # steps and their pictures, on a GPU since the last look
     logged, logged_at = start, time.monotonic()
-
-    def save(done: int) -> None:
-        if fabric.is_global_zero:
-            checkpoints.save(
-                run.checkpoints,
-                step=done,
-                fingerprint=fingerprint(config),
-                model=method,
-                optimizer=optimizer,
-                keep=training.keep,
-            )
-        fabric.barrier()
 
     with StopRequest() as stop, progress:
         for step, batch in enumerate(_batches(fabric, feed, order, start, last), start):
             values = schedules.values(config, step, steps=steps, steps_per_epoch=order.steps_per_epoch)
-            numbers = view_making.draw(config.views, seed=training.seed, step=step, positions=positions)
-            views = render(batch.images, batch.sizes, config.views, numbers)
-            if config.backbone.drop_path:  # drawn by torch's own generator, which must not remember earlier steps
-                torch.manual_seed(randomness.key(training.seed, step, f"drop path {fabric.global_rank}"))
-            draws = Draws(training.seed, step, positions, step / order.steps_per_epoch)
-            done = train_step(fabric, model, optimizer, views, draws, values=values, clip=config.optimizer.clip)
+            parts = make_parts(step, batch)
+            done = train_step(
+                fabric, model, optimizer, parts, count=training.accumulate, values=values, clip=config.optimizer.clip
+            )
             unchecked.append((step, slim(done), batch.index))
             behind = step + 1
 
-            logging = behind % training.log_every == 0 or behind == last
-            stopping = stop.name is not None  # read once: a signal may come between two looks
-            saving = behind % training.checkpoint_every == 0 or behind == last or stopping
+            wished = COLLAPSED if watch.gives_up else ASKED if stop.name else 0
+            leaving = processes.agree(wished)
+            measuring = bool(training.knn_every) and (behind % (training.knn_every or 1) == 0 or behind == last)
+            logging = behind % training.log_every == 0 or behind == last or measuring
+            saving = behind == last or bool(leaving) or saver.is_due(behind)
             if logging or saving or fabric.device.type == "cpu":
                 for at, taken, index in unchecked:
                     check_finite(at, taken, (feed.key(int(i)) for i in index))
                 unchecked.clear()
+            score: float | None = None
             if logging:
-                rate = training.batch_size * (behind - logged) / (time.monotonic() - logged_at)
+                bad = processes.union(feed.bad)
+                row = _row(fabric, done, values, step=behind, epoch=behind / order.steps_per_epoch)
+                row |= {"bad_pictures": len(bad), "bad_share": len(bad) / len(feed)}
+                row["images_per_second"] = round(training.batch_size * (behind - logged) / _since(logged_at), 1)
+                if measuring and knn is not None:
+                    score = row["knn_top1"] = knn(method)
                 logged, logged_at = behind, time.monotonic()
-                row = _row(
-                    fabric,
-                    done,
-                    values,
-                    step=behind,
-                    epoch=behind / order.steps_per_epoch,
-                    rate=rate,
-                    bad=len(feed.bad),
-                )
                 progress.describe(row)
                 if fabric.is_global_zero:
                     run.log(row)
+                    fabric.log_dict({k: v for k, v in row.items() if k != "step"}, step=behind)
+                    if sentence := watch.see(row):
+                        print(f"warning: {sentence}", file=sys.stderr, flush=True)
             progress.advance(behind)
-            if saving:
-                save(behind)
-            if stopping:
-                return behind
+            if saving or saver.is_best(score):
+                saver.save(behind, score)
+            if leaving and behind < last:
+                processes.close()
+                raise _farewell(leaving, behind, last, watch)
+    processes.close()
     return last
 
 
@@ -107,12 +108,70 @@ def _batches(fabric: Fabric, feed: Feed, order: Order, start: int, last: int) ->
     return feed.batches(orders)
 
 
-def _row(
-    fabric: Fabric, done: Step, values: schedules.Values, *, step: int, epoch: float, rate: float, bad: int
-) -> dict[str, Any]:
-    """One line of metrics.jsonl."""
+def _part_maker(
+    fabric: Fabric, config: Config, *, steps_per_epoch: int
+) -> Callable[[int, Batch], Iterator[tuple[Views, Draws]]]:
+    """What makes the views of a step, one part of this process's share after another."""
+    training = config.training
+    share = training.batch_size // fabric.world_size
+    positions = torch.arange(share, device=fabric.device) + fabric.global_rank * share
+    render = torch.compile(view_making.render) if config.compute.compile else view_making.render
+
+    def parts(step: int, batch: Batch) -> Iterator[tuple[Views, Draws]]:
+        if config.backbone.drop_path:  # drawn by torch's own generator, which must not remember earlier steps
+            torch.manual_seed(randomness.key(training.seed, step, f"drop path {fabric.global_rank}"))
+        groups = (batch.images, batch.sizes, positions)
+        for images, sizes, own in zip(*(x.chunk(training.accumulate) for x in groups), strict=True):
+            numbers = view_making.draw(config.views, seed=training.seed, step=step, positions=own)
+            views = render(images, sizes, config.views, numbers)
+            yield views, Draws(training.seed, step, own, step / steps_per_epoch)
+
+    return parts
+
+
+class _Saver:
+    """Writes a checkpoint when steps or minutes have passed, or when kNN was never better."""
+
+    def __init__(self, fabric: Fabric, config: Config, run: RunFolder, method: nn.Module, optimizer: Optimizer) -> None:
+        self.writes = fabric.is_global_zero  # the other processes meet it again in the next step
+        self.config, self.folder, self.method, self.optimizer = config, run.checkpoints, method, optimizer
+        self.saved_at = time.monotonic()
+        self.best = checkpoints.best(self.folder)[1] if self.writes else None
+
+    def is_due(self, behind: int) -> bool:
+        """Whether steps or, by this process's own clock, minutes have passed."""
+        training = self.config.training
+        late = training.checkpoint_minutes is not None and _since(self.saved_at) > 60 * training.checkpoint_minutes
+        return behind % training.checkpoint_every == 0 or (self.writes and late)
+
+    def is_best(self, score: float | None) -> bool:
+        """Whether no checkpoint kept has a kNN as good."""
+        return score is not None and (self.best is None or score > self.best)
+
+    def save(self, behind: int, score: float | None) -> None:
+        """Write it, in the process that writes."""
+        if self.is_best(score):
+            self.best = score
+        if self.writes:
+            checkpoints.save(
+                self.folder,
+                step=behind,
+                fingerprint=fingerprint(self.config),
+                model=self.method,
+                optimizer=self.optimizer,
+                keep=self.config.training.keep,
+                knn=score,
+            )
+        self.saved_at = time.monotonic()
+
+
+def _row(fabric: Fabric, done: Step, values: schedules.Values, *, step: int, epoch: float) -> dict[str, Any]:
+    """One line of metrics.jsonl, as far as the step tells it."""
     loss: Any = fabric.all_reduce(done.loss, reduce_op="mean")
-    memory = torch.cuda.max_memory_allocated() / 2**20 if fabric.device.type == "cuda" else 0.0
+    if fabric.device.type == "cuda":
+        memory = torch.cuda.max_memory_allocated() / 2**20
+    else:
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     return {
         "step": step,
         "epoch": round(epoch, 4),
@@ -122,7 +181,18 @@ def _row(
         "momentum": values.momentum,
         "grad_norm": float(done.grad_norm),
         **health.numbers(done.output.observed),
-        "bad_pictures": bad,
-        "images_per_second": round(rate, 1),
         "memory_mib": round(memory, 1),
     }
+
+
+def _since(moment: float) -> float:
+    return time.monotonic() - moment
+
+
+def _farewell(reason: int, behind: int, last: int, watch: health.Watch) -> ProsminError:
+    if reason == ASKED:
+        return Stopped(
+            f"Stopped at step {behind} of {last} as asked; the checkpoint is saved. The same command continues."
+        )
+    why = watch.sentence or "the first process tells why"
+    return ProsminError(f"Stopped at step {behind} of {last}, as training.on_collapse asks: {why}.")

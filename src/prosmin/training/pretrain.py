@@ -1,20 +1,27 @@
 """Pretraining: set everything up, resume if there is something to resume, run the loop, leave the encoder."""
 
 import sys
+import warnings
 from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
+from safetensors import SafetensorError
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from prosmin.config import Config
+from prosmin.config import Config, TrainingConfig
 from prosmin.data.feed import Feed, open_feed
 from prosmin.encoder import read_card, save_encoder
 from prosmin.errors import ProsminError, UsageError
 from prosmin.methods import build_method
+from prosmin.models.backbones import checkpoint_activations
 from prosmin.models.batchnorm import synchronise_batchnorm
+from prosmin.models.starting import start_from
 from prosmin.training import checkpoints, health
+from prosmin.training.launch import make_fabric
 from prosmin.training.loop import train
+from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.order import Order
 from prosmin.training.run_folder import RunFolder
 from prosmin.training.step import make_optimizer
@@ -23,17 +30,8 @@ from prosmin.training.step import make_optimizer
 def pretrain(config: Config, out: Path) -> Path:
     """Train a run in the folder `out`, or continue the one there; the folder comes back when it has finished."""
     run = RunFolder(out)
-    fabric = Fabric(
-        accelerator=config.compute.accelerator,
-        devices=config.compute.devices,
-        precision=config.compute.precision,
-    )
-    fabric.launch()
-    if config.training.batch_size % fabric.world_size:
-        raise UsageError(
-            f"training.batch_size is {config.training.batch_size}, which {fabric.world_size} processes cannot share "
-            "evenly. Give a multiple of the number of processes."
-        )
+    fabric = make_fabric(config, out)
+    _check_shares(config.training, processes=fabric.world_size)
     try:
         if run.config_file.exists():
             _open(fabric, run, config)
@@ -42,9 +40,10 @@ def pretrain(config: Config, out: Path) -> Path:
                 return run.path
         # Before a new folder is made: pictures or networks that cannot be had leave nothing behind.
         feed, order = _pictures(fabric, config)
-        method = build_method(config)
+        method = _build(fabric, config, run)
+        knn = OnlineKnn(feed, config) if config.training.knn_every and fabric.is_global_zero else None
         _open(fabric, run, config)
-        _train(fabric, config, run, feed, order, method)
+        _train(fabric, config, run, feed, order, method, knn)
     finally:
         run.close()
     return run.path
@@ -56,9 +55,48 @@ def _open(fabric: Fabric, run: RunFolder, config: Config) -> None:
     fabric.barrier()
 
 
+def _check_shares(training: TrainingConfig, *, processes: int) -> None:
+    """The parts of a step must be equal: over the processes, and within each."""
+    if training.batch_size % (processes * training.accumulate):
+        several = f"{processes} processes" if processes > 1 else "1 process"
+        raise UsageError(
+            f"training.batch_size is {training.batch_size}, which {several} with training.accumulate "
+            f"{training.accumulate} cannot share evenly. Give a multiple of {processes * training.accumulate}."
+        )
+
+
+def _build(fabric: Fabric, config: Config, run: RunFolder) -> nn.Module:
+    """The method as step 0 has it; what cannot be trained as asked is refused."""
+    method = build_method(config)
+    parts = config.training.accumulate
+    if parts > 1 and method.spans_batch:
+        raise UsageError(
+            f"training.accumulate is {parts}, but this loss compares the pictures of a batch with each other: in parts "
+            "each picture would meet fewer of them. Leave it at 1 and take a smaller training.batch_size, more "
+            "processes, or compute.checkpoint_activations."
+        )
+    if parts > 1 and any(isinstance(module, _BatchNorm) for module in method.modules()):
+        warnings.warn(
+            f"with training.accumulate {parts} every BatchNorm sees a part of the batch at a time: "
+            "the run is not the one of the whole batch",
+            stacklevel=2,
+        )
+    if config.compute.checkpoint_activations:
+        checkpoint_activations(method.get_submodule("online.backbone"))
+    if config.backbone.weights is not None and not checkpoints.newest_names(run.checkpoints):
+        _say(fabric, start_from(method, config))
+    return method
+
+
 def _pictures(fabric: Fabric, config: Config) -> tuple[Feed, Order]:
     size = config.training.batch_size
-    feed = open_feed(config.data.spec, device=fabric.device, max_bad=config.data.max_bad)
+    feed = open_feed(
+        config.data.spec,
+        device=fabric.device,
+        max_bad=config.data.max_bad,
+        memory_limit=int(config.compute.resident_gib * 2**30),
+        nvjpeg=config.compute.nvjpeg,
+    )
     if len(feed) < size:
         raise ProsminError(
             f"{config.data.spec} has {len(feed)} pictures, fewer than training.batch_size {size}. "
@@ -67,9 +105,16 @@ def _pictures(fabric: Fabric, config: Config) -> tuple[Feed, Order]:
     return feed, Order(len(feed), batch_size=size, seed=config.training.seed)
 
 
-def _train(fabric: Fabric, config: Config, run: RunFolder, feed: Feed, order: Order, method: nn.Module) -> None:
+def _train(
+    fabric: Fabric,
+    config: Config,
+    run: RunFolder,
+    feed: Feed,
+    order: Order,
+    method: nn.Module,
+    knn: OnlineKnn | None,
+) -> None:
     steps = config.training.epochs * order.steps_per_epoch
-    last = min(steps, config.training.max_steps or steps)
     if fabric.world_size > 1:
         synchronise_batchnorm(method)
     on_gpu = fabric.device.type == "cuda"
@@ -83,16 +128,32 @@ def _train(fabric: Fabric, config: Config, run: RunFolder, feed: Feed, order: Or
     model, optimizer = fabric.setup(method, optimizer)
     start = _resume(fabric, run, model.module, optimizer)
 
-    done = train(fabric, config, run, feed, order, model, optimizer, start=start, steps=steps)
-    if done < last:
-        raise ProsminError(
-            f"Stopped at step {done} of {last} as asked; the checkpoint is saved. The same command continues."
-        )
+    done = train(fabric, config, run, feed, order, model, optimizer, start=start, steps=steps, knn=knn)
     if fabric.is_global_zero:
-        save_encoder(model.module, config, run.path, step=done, steps=steps)
+        step = _put_best(run, model.module) if config.training.encoder == "best" else done
+        save_encoder(model.module, config, run.path, step=step, steps=steps, trained=done)
         for key in feed.bad:
             print(f"left out: {key}", file=sys.stderr)
-        _say(fabric, f"{health.verdict(run.read_metrics())}; {done} steps, encoder in {run.encoder_file}")
+        _say(fabric, f"{health.verdict(run.read_metrics(), config)}; {done} steps, encoder in {run.encoder_file}")
+    for logger in fabric.loggers:
+        logger.finalize("success")
+
+
+def _put_best(run: RunFolder, method: nn.Module) -> int:
+    """Put the weights of the best checkpoint into the method; its step comes back."""
+    name, score = checkpoints.best(run.checkpoints)
+    if name is None or score is None:
+        raise ProsminError(f"No checkpoint in {run.checkpoints} has a kNN. Leave training.encoder at last.")
+    try:
+        checkpoint = checkpoints.load(run.checkpoints / name)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ProsminError(
+            f"The best checkpoint {run.checkpoints / name} is damaged ({error}). "
+            "Remove it and run again: the best of the others is taken."
+        ) from None
+    method.load_state_dict(checkpoint.model, strict=True)
+    print(f"the encoder is that of step {checkpoint.step}, kNN {100 * score:.1f} % on the held-out tenth", flush=True)
+    return checkpoint.step
 
 
 def is_finished(run: RunFolder, config: Config) -> bool:
@@ -100,7 +161,7 @@ def is_finished(run: RunFolder, config: Config) -> bool:
     if not (run.path / "encoder.json").is_file():
         return False
     card = read_card(run.path)
-    return card["step"] >= min(card["steps"], config.training.max_steps or card["steps"])
+    return card["trained"] >= min(card["steps"], config.training.max_steps or card["steps"])
 
 
 def _resume(fabric: Fabric, run: RunFolder, method: nn.Module, optimizer: torch.optim.Optimizer) -> int:

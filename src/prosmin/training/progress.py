@@ -13,7 +13,7 @@ class TrainingProgress:
     def __init__(self, *, start: int, steps: int, steps_per_epoch: int, quiet: bool = False) -> None:
         self.start, self.steps, self.steps_per_epoch, self.quiet = start, steps, steps_per_epoch, quiet
         self.began = time.monotonic()
-        self.note = ""
+        self.note = self.knn = ""
         self.lines_every = max(1, steps // 20)
         console = Console(file=sys.stdout)
         columns = (
@@ -36,10 +36,9 @@ class TrainingProgress:
 
     def describe(self, row: dict[str, float]) -> None:
         """Take the newest logged line."""
-        parts = [f"loss {row['loss']:.4f}", f"{row['images_per_second']:.0f} img/s"]
         if "knn_top1" in row:
-            parts.append(f"kNN {100 * row['knn_top1']:.1f} %")
-        self.note = "  ".join(parts)
+            self.knn = f"  kNN {100 * row['knn_top1']:.1f} %"
+        self.note = f"loss {row['loss']:.4f}  {row['images_per_second']:.0f} img/s{self.knn}"
 
     def advance(self, done: int) -> None:
         """`done` steps are behind us."""

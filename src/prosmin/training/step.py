@@ -1,6 +1,7 @@
 """One step: forward, backward, update, and the target follows."""
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -25,18 +26,24 @@ class Step(NamedTuple):
 
 def make_optimizer(method: nn.Module, config: OptimizerConfig, *, fused: bool) -> Optimizer:
     """AdamW over what learns; weight decay on matrices and filters only, not on biases and norms."""
-    learning = [p for p in method.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in learning if p.ndim > 1], "decays": True},
-        {"params": [p for p in learning if p.ndim <= 1], "decays": False},
-    ]
-    return AdamW(groups, lr=config.lr, fused=fused)
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for name, parameter in method.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault((parameter.ndim > 1, name.startswith("predictor.")), []).append(parameter)
+    return AdamW(
+        [
+            {"params": parameters, "decays": decays, "speed": config.predictor_lr if is_predictor else 1.0}
+            for (decays, is_predictor), parameters in groups.items()
+        ],
+        lr=config.lr,
+        fused=fused,
+    )
 
 
 def apply_values(optimizer: Optimizer, values: Values) -> None:
     """Put the schedules' values of a step into the optimizer."""
     for group in optimizer.param_groups:
-        group["lr"] = values.lr
+        group["lr"] = values.lr * group["speed"]
         group["weight_decay"] = values.weight_decay if group["decays"] else 0.0
 
 
@@ -44,34 +51,54 @@ def train_step(
     fabric: Fabric,
     model: nn.Module,
     optimizer: Optimizer,
-    views: Views,
-    draws: Draws,
+    parts: Iterable[tuple[Views, Draws]],
     *,
+    count: int = 1,
     values: Values,
     clip: float | None,
 ) -> Step:
-    """Minimise the mean loss of the batch once; the gradient that is not finite is never applied."""
+    """Minimise the mean loss of the batch once; the gradient that is not finite is never applied.
+
+    The batch comes in `count` equal parts, made one after another so that only one is in memory.
+    """
     apply_values(optimizer, values)
-    output: Output = model(views, draws)
+    output = _accumulate(fabric, model, parts, count)
     loss = output.losses.mean()
-    fabric.backward(loss)
     norm = nn.utils.clip_grad_norm_(_parameters(optimizer), clip or float("inf"), foreach=True)
     if fabric.device.type == "cpu":
         if not (torch.isfinite(norm) and torch.isfinite(loss)):
             optimizer.zero_grad(set_to_none=True)
-            return Step(loss.detach(), norm.detach(), output)
+            return Step(loss, norm.detach(), output)
     else:  # fused AdamW skips the update on the device itself, so that the host need not wait
-        optimizer.found_inf = (~torch.isfinite(norm + loss.detach())).float()  # type: ignore[attr-defined]
+        optimizer.found_inf = (~torch.isfinite(norm + loss)).float()  # type: ignore[attr-defined]
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     statistics = {name: fabric.all_reduce(value, reduce_op="mean") for name, value in output.statistics.items()}
     model.update(statistics, momentum=values.momentum)  # type: ignore[operator]
-    return Step(loss.detach(), norm.detach(), output)
+    return Step(loss, norm.detach(), output)
+
+
+def _accumulate(fabric: Fabric, model: nn.Module, parts: Iterable[tuple[Views, Draws]], count: int) -> Output:
+    """Forward and backward of every part: all losses, the mean statistics, what the last part observed."""
+    losses: list[Tensor] = []
+    statistics: dict[str, Tensor] = {}
+    observed: dict[str, Tensor] = {}
+    for number, (views, draws) in enumerate(parts, 1):
+        # The processes exchange gradients once, with the last part.
+        alone = fabric.world_size > 1 and number < count
+        with fabric.no_backward_sync(model) if alone else nullcontext():  # type: ignore[arg-type]
+            output: Output = model(views, draws)
+            fabric.backward(output.losses.mean() / count)
+        losses.append(output.losses.detach())
+        for name, value in output.statistics.items():
+            statistics[name] = statistics[name] + value / count if name in statistics else value / count
+        observed = output.observed
+    return Output(torch.cat(losses), observed, statistics)
 
 
 def slim(done: Step) -> Step:
     """What `check_finite` needs of a step: embeddings and scales of many unchecked steps would fill a GPU."""
-    return done._replace(output=Output(done.output.losses.detach(), {}, {}))
+    return done._replace(output=Output(done.output.losses, {}, {}))
 
 
 def check_finite(step: int, done: Step, keys: Iterable[str]) -> None:

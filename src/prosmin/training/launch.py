@@ -1,0 +1,42 @@
+"""Where a run happens: the devices and processes that torchrun, SLURM or the configuration say there are."""
+
+import os
+from pathlib import Path
+
+from lightning_fabric import Fabric
+
+from prosmin.config import ComputeConfig, Config
+from prosmin.errors import UsageError
+from prosmin.training.loggers import make_loggers
+
+
+def make_fabric(config: Config, out: Path) -> Fabric:
+    """Fabric for this process, launched: with several devices and no launcher it starts the other processes itself."""
+    devices, nodes = layout(config.compute, os.environ)
+    try:
+        fabric = Fabric(
+            accelerator=config.compute.accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            precision=config.compute.precision,
+            loggers=make_loggers(config, out),
+        )
+    except (RuntimeError, ValueError) as error:  # such as a GPU that is asked for and not there
+        raise UsageError(
+            f"compute.accelerator {config.compute.accelerator} with {devices} devices cannot be had here: "
+            f"{str(error).splitlines()[0]} `prosmin doctor` lists what there is."
+        ) from None
+    fabric.launch()
+    return fabric
+
+
+def layout(compute: ComputeConfig, environment: "os._Environ[str] | dict[str, str]") -> tuple[int, int]:
+    """Processes on a node and nodes: a launcher's word counts, else `compute.devices` on this one machine."""
+    if "TORCHELASTIC_RUN_ID" in environment:  # torchrun
+        local = int(environment["LOCAL_WORLD_SIZE"])
+        return local, int(environment["WORLD_SIZE"]) // local
+    tasks = int(environment.get("SLURM_NTASKS", "1"))
+    if tasks > 1 and environment.get("SLURM_JOB_NAME") not in ("bash", "interactive"):  # srun, and no login shell
+        nodes = int(environment.get("SLURM_NNODES", "1"))
+        return tasks // nodes, nodes
+    return compute.devices, 1
