@@ -109,7 +109,7 @@ class BackboneConfig:
     depth: int | None = option(None, "ViT: number of blocks, when other than the name says")
     heads: int | None = option(None, "ViT: attention heads, when other than the name says")
     drop_path: float = option(0.0, "rate of stochastic depth in the online network")
-    weights: str | None = option(None, "file to start from: a run's encoder.safetensors, or as timm, DINO, iBOT, MoCo v3")
+    weights: str | None = option(None, "file to start from: a run's encoder.safetensors, or of timm, DINO, iBOT, MoCo")
 
     def __post_init__(self) -> None:
         for name in ("patch_size", "width", "depth", "heads"):
