@@ -106,6 +106,21 @@ def _parser() -> Parser:
     judge.add_argument("--ood", metavar="SPEC,...", help="out-of-distribution pictures")
     judge.add_argument("--again", action="store_true", help="measure again what is already in RUN/results")
 
+    sweep = command(
+        "ablate", _ablate, "train a grid of runs and compare them, without test pictures", takes_fields=True
+    )
+    sweep.add_argument("--recipe", metavar="NAME", help="a recipe of `prosmin recipes` (default: that of the grid)")
+    sweep.add_argument("--grid", metavar="NAME", help="a grid that comes with the package, or a file NAME.yaml")
+    sweep.add_argument(
+        "--over",
+        action="append",
+        default=[],
+        metavar="group.field=A,B,...",
+        help="sweep a field; several make a product; `;` between values that hold commas",
+    )
+    sweep.add_argument("--data", metavar="SPEC", help="pictures to learn from: the same as --data.spec")
+    sweep.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the cells, table and plot")
+
     page = command("report", _report, "one HTML page of one run, or of several side by side")
     page.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     page.add_argument("--out", type=Path, metavar="FILE.html", help="where to (default: RUN/report.html)")
@@ -173,6 +188,14 @@ def _evaluate(options: argparse.Namespace, fields: dict[str, str]) -> None:
             again=options.again,
         )
     )
+
+
+def _ablate(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    from prosmin.ablation.grid import combine
+    from prosmin.ablation.run import ablate
+
+    grid = combine(grid=options.grid, recipe=options.recipe, over=options.over, fields=fields, data=options.data)
+    ablate(grid, options.out)
 
 
 def _report(options: argparse.Namespace, fields: dict[str, str]) -> None:

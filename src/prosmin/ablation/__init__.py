@@ -1,0 +1,1 @@
+"""Grids of runs: which cells there are, training and judging each, their table and plot."""

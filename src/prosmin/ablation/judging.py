@@ -1,0 +1,99 @@
+"""Judging a trained cell: kNN among the training pictures, health and time from its log. No test picture is read."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from prosmin.ablation.cells import RESULT, Cell
+from prosmin.ablation.outcome import LOGGED, Outcome
+from prosmin.config import Config
+from prosmin.data.pictures import Pictures, load_pictures
+from prosmin.encoder import load, read_card
+from prosmin.errors import ProsminError
+from prosmin.evaluation.held_out import held_out_knn
+from prosmin.files import write_text
+from prosmin.training import health
+from prosmin.training.run_folder import RunFolder
+
+
+class Judge:
+    """Judges cell after cell; the pictures are decoded once."""
+
+    def __init__(self) -> None:
+        self._pictures: tuple[str, Pictures] | None = None
+
+    def __call__(self, cell: Cell, folder: Path) -> Outcome:
+        """The outcome of a finished run, from its ablation.json if that was written for this encoder."""
+        found = _kept(folder, cell.config)
+        if found is None:
+            found = self._judged(cell, folder)
+            write_text(folder / RESULT, json.dumps(found, indent=1))
+        return Outcome(
+            cell=cell,
+            metrics={name: value for name, value in found["metrics"].items() if value is not None},
+            verdict=found["verdict"],
+            seconds=found["seconds"],
+            remark=found["remark"],
+        )
+
+    def _judged(self, cell: Cell, folder: Path) -> dict[str, Any]:
+        rows = RunFolder(folder).read_metrics()
+        metrics, remark = self._knn(cell.config, folder)
+        last = rows[-1] if rows else {}
+        metrics |= {quantity.name: last[quantity.name] for quantity in LOGGED if quantity.name in last}
+        return {
+            "cell": cell.name,
+            "swept": dict(cell.swept),
+            # NaN is not JSON.
+            "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
+            "verdict": health.verdict(rows, cell.config),
+            "seconds": training_seconds(rows, batch_size=cell.config.training.batch_size),
+            "remark": remark,
+            "checkpoint": _checkpoint(folder),
+            "data": cell.config.data.spec,
+        }
+
+    def _knn(self, config: Config, folder: Path) -> tuple[dict[str, float], str]:
+        """kNN, or nothing and why."""
+        encoder = load(folder)
+        try:
+            pictures = self._load(config)
+            if pictures.labels is None:
+                return {}, f"no kNN: {config.data.spec} has no labels"
+            return dict(held_out_knn(encoder, pictures)), ""
+        except ProsminError as error:
+            return {}, f"no kNN: {error}"
+
+    def _load(self, config: Config) -> Pictures:
+        spec = config.data.spec
+        if self._pictures is None or self._pictures[0] != spec:
+            self._pictures = None  # two sets need not fit into memory
+            self._pictures = spec, load_pictures(spec, max_bad=config.data.max_bad)
+        return self._pictures[1]
+
+
+def training_seconds(rows: list[dict[str, Any]], *, batch_size: int) -> float | None:
+    """Seconds between the first step and the last line of a log, without the pauses of a run that was resumed."""
+    total, before = 0.0, 0
+    for row in rows:
+        rate = row.get("images_per_second", 0.0)
+        if rate <= 0:
+            return None
+        total += batch_size * (row["step"] - before) / rate
+        before = row["step"]
+    return round(total, 1) if rows else None
+
+
+def _kept(folder: Path, config: Config) -> dict[str, Any] | None:
+    try:
+        found = json.loads((folder / RESULT).read_text())
+    except (OSError, json.JSONDecodeError):
+        return None
+    same = found.get("checkpoint") == _checkpoint(folder) and found.get("data") == config.data.spec
+    return found if same else None
+
+
+def _checkpoint(folder: Path) -> dict[str, Any]:
+    card = read_card(folder)
+    return {"step": card["step"], "hash": card["hash"]}
