@@ -99,7 +99,12 @@ class TestFolder:
         assert split_spec(f"folder:{tmp_path}", "val") == f"folder:{tmp_path}@val"
         assert split_spec(f"folder:{tmp_path}@train", "test") == f"folder:{tmp_path}@val"
         assert split_spec(f"folder:{tmp_path}/train", "test") == f"folder:{tmp_path}/val"
-        with pytest.raises(UsageError, match="no split 'ood'; it has: train, val"):
+        write(tmp_path / "test/1.png")  # without labels, as ImageNet publishes its own: all test on val
+        for spec, test in ((f"{tmp_path}", "@val"), (f"{tmp_path}@train", "@val"), (f"{tmp_path}/train", "/val")):
+            assert split_spec(f"folder:{spec}", "test") == f"folder:{tmp_path}{test}"
+        write(tmp_path / "test/cat/1.png")
+        assert split_spec(f"folder:{tmp_path}", "test") == f"folder:{tmp_path}@test"
+        with pytest.raises(UsageError, match="no split 'ood'; it has: test, train, val"):
             open_source(f"folder:{tmp_path}@ood")
         with pytest.raises(UsageError, match=re.escape(f"no folder {tmp_path / 'train/cat/train'}")):
             split_spec(f"folder:{tmp_path / 'train/cat'}", "train")
@@ -470,10 +475,11 @@ class TestTorchvision:
         assert pictures.labels.tolist() == [0, 0]
         assert pictures.classes[0] == "pink primrose"
         assert load_pictures(f"torchvision:flowers102@{tmp_path}@val").labels.tolist() == [101, 2]
+        assert load_pictures(split_spec(f"torchvision:flowers102@{tmp_path}", "test")).labels.tolist() == [1, 2]
         assert pictures.keys[0].endswith("image_00001.jpg")
 
     def test_imagenet(self, tmp_path):
-        torch.save(({"n1": ("tench", "Tinca tinca"), "n2": ("goldfish",)}, ["n1"]), tmp_path / "meta.bin")
+        torch.save(({"n1": ("crane",), "n2": ("crane", "machine")}, ["n1"]), tmp_path / "meta.bin")
         write(tmp_path / "train/n1/a.JPEG", number=1)
         write(tmp_path / "train/n2/b.JPEG", number=2)
         write(tmp_path / "val/n1/c.JPEG", number=3)
@@ -484,23 +490,34 @@ class TestTorchvision:
         pictures = load_pictures(f"{spec}@val")
         assert reds(pictures) == [3, 4]
         assert pictures.labels.tolist() == [0, 1]
-        assert pictures.classes == ("tench", "goldfish")
+        assert pictures.classes == ("n1", "n2")  # two have the same name
 
-    def test_inaturalist(self, tmp_path):
-        for number, name in enumerate(["Aves/0/b.jpg", "Aves/0/a.jpg", "Plantae/1/c.jpg", "Plantae/1/d.jpg"]):
-            write(tmp_path / "2018" / name, number=number)
+    @pytest.mark.parametrize("folder", ["2018", "train_val2018"])
+    def test_inaturalist(self, tmp_path, folder):
+        for number, name in enumerate(["Aves/10/b.jpg", "Aves/10/a.jpg", "Plantae/2/c.jpg", "Plantae/2/d.jpg"]):
+            write(tmp_path / folder / name, number=number)
+        write(tmp_path / folder / "Aves/10/.DS_Store", b"")
         spec = f"torchvision:inaturalist2018@{tmp_path}"
         pictures = load_pictures(spec)
         assert reds(pictures) == [1, 0, 2, 3]
-        assert pictures.labels.tolist() == [0, 0, 1, 1]
-        assert pictures.classes == ("Aves/0", "Plantae/1")
+        assert pictures.labels.tolist() == [1, 1, 0, 0]  # by the species' number, as the published lists count
+        assert pictures.classes == ("Plantae/2", "Aves/10")
         with pytest.raises(ProsminError, match=r"published list .*val2018\.json"):
             open_source(f"{spec}@val")
-        for split, names in (("train", ["Aves/0/a.jpg", "Plantae/1/d.jpg"]), ("val", ["Plantae/1/c.jpg"])):
+        for split, names in (("train", ["Aves/10/a.jpg", "Plantae/2/d.jpg"]), ("val", ["Plantae/2/c.jpg"])):
             content = {"images": [{"file_name": f"train_val2018/{name}"} for name in names]}
             write(tmp_path / f"{split}2018.json", json.dumps(content).encode())
         assert reds(load_pictures(spec)) == [1, 3]
         assert reds(load_pictures(split_spec(spec, "test"))) == [2]
+        assert load_pictures(f"{spec}@val").classes == pictures.classes
+        write(tmp_path / "val2018.json", b"{}")
+        with pytest.raises(ProsminError, match="cannot be opened"):
+            open_source(f"{spec}@val")
+        write(tmp_path / "val2018.json", b'{"images": []}')
+        with pytest.raises(ProsminError, match="No picture of iNaturalist 2018 val"):
+            open_source(f"{spec}@val")
+        with pytest.raises(ProsminError, match=r"no folder .*/2019 or .*/train_val2019.*version='2019', download=True"):
+            open_source(f"torchvision:inaturalist2019@{tmp_path}")
 
     def test_dtd(self, tmp_path):
         write(tmp_path / "dtd/dtd/images/banded/1.jpg", number=1)

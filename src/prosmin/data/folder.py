@@ -2,8 +2,8 @@
 
 A split is a subfolder of that name; a folder with `train` and `test` (or `val`) in it means its `train`.
 Where every picture lies in a subfolder, the subfolder is the class; deeper folders do not matter. Files
-that are not named like pictures are passed over. ImageNet-O and ImageNet-C are read as published:
-`folder:ROOT/gaussian_noise/3`.
+that are not named like pictures are passed over. ImageNet and its relatives (-A, -C, -O, -R) are read as published,
+their classes under WordNet's numbers: `folder:ROOT/gaussian_noise/3`.
 """
 
 import os
@@ -65,14 +65,20 @@ def open_folder(rest: str) -> FolderSource:
 
 
 def other_split(rest: str, split: str) -> str:
-    """What follows `folder:` for another split: a subfolder, or a folder beside this one."""
+    """What follows `folder:` for another split: a subfolder, or a folder beside this one.
+
+    ImageNet is tested on `val`, whatever lies in a folder `test`: of several, one with this split's classes is meant.
+    """
     base = rest.rpartition("@")[0] if not Path(rest).is_dir() and "@" in rest else rest
-    for name in splits.candidates(split):
-        if (Path(base) / name).is_dir():
-            return f"{base}@{name}"
-    for path in splits.renamed(str(Path(base)), split):
-        if Path(path).is_dir():
-            return path
+    inside = {f"{base}@{name}": Path(base) / name for name in splits.candidates(split)}
+    beside = {path: Path(path) for path in splits.renamed(str(Path(base)), split)}
+    for places in (inside, beside):
+        found = [(other, path) for other, path in places.items() if path.expanduser().is_dir()]
+        if len(found) > 1:
+            classes = set(_subfolders(_folder(rest)))
+            found.sort(key=lambda place: classes.isdisjoint(_subfolders(place[1].expanduser())))
+        if found:
+            return found[0][0]
     raise UsageError(
         f"The data folder:{base} has no split {split!r}: there is no folder {Path(base) / split}. "
         "Name the other pictures by a SPEC of their own."

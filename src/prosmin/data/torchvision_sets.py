@@ -2,10 +2,10 @@
 
 Nothing is downloaded: what is missing is named together with the command that fetches it. Sets that
 torchvision keeps as files are read as bytes and decoded like all others; those it keeps as arrays (CIFAR,
-SVHN, MNIST) are in memory.
+SVHN, MNIST) are in memory. Splits are the published ones: Flowers-102 has 1,020 pictures in train, 1,020 in val and
+6,149 in test; `--data` learns from train alone, `--transfer` from train and val together, as published figures do.
 """
 
-import json
 import os
 import pickle
 from collections.abc import Callable, Iterable
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from prosmin.data import splits
+from prosmin.data.inaturalist import list_inaturalist
 from prosmin.errors import ProsminError, UsageError
 
 
@@ -88,7 +89,6 @@ def known_sets() -> dict[str, Set]:
         "svhn": Set(tv.SVHN, {**train_test, "extra": {"split": "extra"}}, files=False),
     }
     for year in ("2017", "2018", "2019"):
-        # torchvision has one folder a year; the published lists, where they lie in ROOT, tell train from val
         sets[f"inaturalist{year}"] = Set(tv.INaturalist, {"": {}, "train": {}, "val": {}}, always={"version": year})
     return sets
 
@@ -99,6 +99,8 @@ def open_torchvision(rest: str) -> TorchvisionSource:
     chosen = known_sets()[name]
     if not root.is_dir():  # some classes would create it
         raise ProsminError(f"The folder {root} of the data torchvision:{rest} does not exist. {_how(chosen, root)}")
+    if name.startswith("inaturalist"):  # torchvision knows neither its splits nor the archive's name of its folder
+        return _open_inaturalist(rest, name, root, split)
     try:
         extra: dict[str, Any] = {"loader": os.fspath} if chosen.files else {}
         built = chosen.build(str(root), **chosen.splits[split], **chosen.always, **extra)
@@ -107,8 +109,6 @@ def open_torchvision(rest: str) -> TorchvisionSource:
     if chosen.files:
         # With a loader that returns the path itself, going through a set opens no file.
         pairs = sorted(_listed(built[i] for i in range(len(built))))
-        if name.startswith("inaturalist"):
-            pairs = _official(pairs, root=root, year=name[-4:], split=split)
         paths, targets, images = [path for path, _ in pairs], [target for _, target in pairs], None
     else:
         paths, images = [], _as_rgb(built.data)
@@ -146,15 +146,15 @@ def _listed(items: Iterable[tuple[str, int | None]]) -> list[tuple[str, int]]:
     return [(path, -1 if target is None else int(target)) for path, target in items]
 
 
-def _official(pairs: list[tuple[str, int]], *, root: Path, year: str, split: str) -> list[tuple[str, int]]:
-    """The pictures of iNaturalist's published list; all where none was asked for and none is there."""
-    file = root / f"{split or 'train'}{year}.json"
-    if not file.is_file():
-        if not split:
-            return pairs
-        raise ProsminError(f"The split {split!r} of iNaturalist {year} needs the published list {file}.")
-    wanted = {"/".join(image["file_name"].split("/")[-3:]) for image in json.loads(file.read_text())["images"]}
-    return [(path, target) for path, target in pairs if "/".join(Path(path).parts[-3:]) in wanted]
+def _open_inaturalist(rest: str, name: str, root: Path, split: str) -> TorchvisionSource:
+    try:
+        pairs, classes = list_inaturalist(root, year=name[-4:], split=split)
+    except (OSError, ValueError, KeyError) as error:
+        raise ProsminError(f"The data torchvision:{rest} cannot be opened: {error}.") from None
+    except ProsminError as error:
+        raise ProsminError(f"{error} {_how(known_sets()[name], root)}") from None
+    paths, targets = [path for path, _ in pairs], torch.tensor([target for _, target in pairs])
+    return TorchvisionSource(f"torchvision:{rest}", name, paths, None, targets, classes)
 
 
 def _as_rgb(data: Any) -> Tensor:
@@ -166,11 +166,12 @@ def _as_rgb(data: Any) -> Tensor:
 
 
 def _class_names(built: Any, labels: Tensor) -> tuple[str, ...]:
-    """Names where the set has them, else numbers. ImageNet has several names a class: the first."""
-    names = getattr(built, "classes", None) or getattr(built, "all_categories", None)
-    if not names:
-        return tuple(str(i) for i in range(int(labels.max()) + 1 if len(labels) else 0))
-    return tuple(name if isinstance(name, str) else name[0] for name in names)
+    """Names where the set has them, else numbers.
+
+    ImageNet's are WordNet's numbers: two of its classes are called crane, and its relatives have folders by number.
+    """
+    names = getattr(built, "wnids", None) or getattr(built, "classes", None)
+    return tuple(names) if names else tuple(str(i) for i in range(int(labels.max()) + 1 if len(labels) else 0))
 
 
 def _how(chosen: Set, root: Path) -> str:
