@@ -30,6 +30,12 @@ def run(capsys, *arguments):
         (["evaluate", "nowhere"], 1, ["nowhere", "not a run folder"]),
         (["recipes", "--training.epochs", "3"], 2, ["recipes", "does not take"]),
         (["report", "nowhere"], 1, ["nowhere"]),
+        (["views", "--out", "sheet.jpg"], 2, ["sheet.jpg", ".png"]),
+        (["views", "--recipe", "demmo"], 2, ["demmo", "demo"]),
+        (["views", "--recipe", "demo", "--config", "a.yaml"], 2, ["--config", "--recipe"]),
+        (["views", "--pictures", "many"], 2, ["--pictures", "many"]),
+        (["views", "--data", "folder:nowhere"], 2, ["nowhere"]),
+        (["doctor", "--training.epochs", "3"], 2, ["doctor", "does not take"]),
     ],
 )
 def test_wrong_use_is_one_sentence(capsys, tmp_path, monkeypatch, arguments, status, parts):
@@ -85,6 +91,27 @@ def test_help_lists_every_field(capsys):
         main(["pretrain", "--help"])
     assert left.value.code == 0
     assert "--loss.lam (default 0.5)" in capsys.readouterr().out
+
+
+def test_views_writes_a_sheet_and_one_line(capsys, tmp_path):
+    out = tmp_path / "sheet.png"
+    status, said, err = run(capsys, "views", "--out", str(out), "--pictures", "2", "--views.local", "3", "--step", "1")
+    assert status == 0
+    assert said.count("\n") == 1
+    assert said.startswith(
+        f"wrote {out}: 2 pictures of demo, photos, step 1, seed 0, 2 global views of 32 px and 3 local"
+    )
+    assert err == ""
+    assert out.read_bytes()[:4] == b"\x89PNG"
+    status, said, _ = run(capsys, "views", "--config", "nowhere.yaml", "--out", str(out))
+    assert status == 2
+
+
+def test_help_does_not_wait_for_torch():
+    program = (
+        "import sys; from prosmin.cli import main; code = main(['recipes', 'stray']); sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
 
 
 def test_the_module_is_the_same_command():

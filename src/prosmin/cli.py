@@ -10,14 +10,21 @@ from pathlib import Path
 from typing import NoReturn
 
 from prosmin import __version__
-from prosmin import config as configs
 from prosmin.errors import ProsminError, UsageError
 
-# Heavy modules are imported by the command that needs them: `prosmin recipes` should not wait for torch.
+# Modules that need torch, and that is nearly all, are imported by the command that needs them: `prosmin --help` does
+# not wait for it, and `prosmin doctor` can say that it is broken.
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with our kind of error."""
+    """argparse, with our kind of error, and the fields in the help of a command that takes them."""
+
+    takes_fields = False
+
+    def format_help(self) -> str:
+        """The fields are looked up when somebody asks for them."""
+        self.epilog = _field_help() if self.takes_fields else None
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Wrong use ends with status 2 and one sentence."""
@@ -72,16 +79,15 @@ def _parser() -> Parser:
     def command(
         name: str, run: Callable[..., None], line: str, *, takes_fields: bool = False
     ) -> argparse.ArgumentParser:
-        epilog = _field_help() if takes_fields else None
         sub = commands.add_parser(
             name,
             help=line,
             description=line,
-            epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
         sub.set_defaults(run=run, takes_fields=takes_fields)
+        sub.takes_fields = takes_fields
         return sub
 
     demo = command("demo", _demo, "pretrain, evaluate and report on the embedded photographs", takes_fields=True)
@@ -125,11 +131,25 @@ def _parser() -> Parser:
     page.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     page.add_argument("--out", type=Path, metavar="FILE.html", help="where to (default: RUN/report.html)")
 
+    sheet = command("views", _views, "a picture of the views that a step of training sees", takes_fields=True)
+    shown = sheet.add_mutually_exclusive_group()
+    shown.add_argument("--recipe", metavar="NAME", help="a recipe of `prosmin recipes` (default: demo)")
+    shown.add_argument("--config", type=Path, metavar="FILE", help="a configuration file, such as a run's config.yaml")
+    sheet.add_argument("--data", metavar="SPEC", help="pictures to show: the same as --data.spec")
+    sheet.add_argument(
+        "--out", type=Path, default=Path("views.png"), metavar="FILE.png", help="where to (default: %(default)s)"
+    )
+    sheet.add_argument("--pictures", type=int, default=8, metavar="N", help="how many (default: %(default)s)")
+    sheet.add_argument("--step", type=int, default=0, metavar="N", help="of which step, from 0 (default: %(default)s)")
+
     command("recipes", _recipes, "list the recipes with their headers")
+    command("doctor", _doctor, "is everything here that a run needs, and does it work")
     return parser
 
 
 def _field_help() -> str:
+    from prosmin import config as configs
+
     rows = [f"  --{name} (default {default})\n      {doc}" for name, default, doc in configs.describe()]
     return "any field of the configuration, as --group.field VALUE:\n" + "\n".join(rows)
 
@@ -153,12 +173,14 @@ def _fields(rest: list[str], *, allowed: bool, command: str) -> dict[str, str]:
 
 
 def _demo(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    from prosmin import config as configs
     from prosmin.demo import demo
 
     demo(configs.resolve(recipe="demo", overrides=fields), options.out)
 
 
 def _pretrain(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    from prosmin import config as configs
     from prosmin.training.pretrain import pretrain
 
     if options.data is not None:
@@ -205,7 +227,26 @@ def _report(options: argparse.Namespace, fields: dict[str, str]) -> None:
     print(f"wrote {write_report(options.runs, out)}")
 
 
+def _views(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    from prosmin import config as configs
+    from prosmin.preview import write_views
+
+    if options.data is not None:
+        fields = {"data.spec": options.data, **fields}
+    name = options.recipe or (str(options.config) if options.config else "demo")
+    config = configs.resolve(recipe=None if options.config else name, file=options.config, overrides=fields)
+    print(write_views(config, options.out, name=name, pictures=options.pictures, step=options.step))
+
+
+def _doctor(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    from prosmin.doctor import doctor
+
+    doctor()
+
+
 def _recipes(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    from prosmin import config as configs
+
     for name in configs.recipe_names():
         header = [line for line in configs.recipe_text(name).splitlines() if line.startswith("#")]
         print("\n".join(line.removeprefix("#").removeprefix(" ") for line in header), end="\n\n")
