@@ -38,12 +38,12 @@ SMALL = TINY | {"training.batch_size": "16", "training.max_steps": "2", "trainin
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory):
-    """Two classes of forty pictures that differ in their tint, so that kNN is far above chance; and a flat folder."""
+    """Two classes of forty pictures that differ a little in tint, no others to test on; and the same in one folder."""
     root = tmp_path_factory.mktemp("pictures")
     draw_from = np.random.default_rng(0)
     for number in range(80):
         image = draw_from.integers(0, 160, (24, 24, 3), dtype=np.uint8)
-        image[..., number % 2] += 60
+        image[..., number % 2] += 7
         for folder in (root / "labelled" / f"class{number % 2}", root / "flat"):
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray(image).save(folder / f"{number}.png")
@@ -136,7 +136,9 @@ def test_the_command_line_wins_over_what_a_grid_sets():
         ("{recipe: demo, over: {loss.lam: [0.5]}, rows: {a: {loss.lam: 0.6}}}", "either over .* or rows"),
         ("{recipe: demo, sweep: {loss.lam: [0.5]}}", "a part 'sweep'"),
         ("{recipe: demo, over: {loss.lam: 0.5}}", "a list of values"),
-        ("{recipe: demo, rows: {a: 3}}", "the row a is 3"),
+        ("{recipe: demo, rows: {a: 3}}", "the row 'a' is 3"),
+        ("{recipe: demo, rows: {1: {loss.samples: 8}}}", "the row 1 is"),
+        ("{recipe: demo, rows: {a: {loss.samples: 8}}, notes: {b: text}}", "a note is on 'b'"),
         ("{recipe: demo, over: [loss.lam]}", "allowed: a mapping"),
     ],
 )
@@ -287,7 +289,6 @@ def test_every_cell_is_a_run_and_is_judged_without_test_pictures(trained):
         assert outcome.verdict.split(":")[0] in ("healthy", "collapsing", "shrinking")
         assert outcome.seconds > 0
         assert json.loads((folder / "ablation.json").read_text())["metrics"] == outcome.metrics
-    assert outcomes[0].metrics["knn_top1"] > 0.6  # 8 pictures of two tints: chance is 0.5
     assert outcomes[2].metrics["scale_mean"] == 0.0
 
 

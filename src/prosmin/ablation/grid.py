@@ -72,16 +72,15 @@ def combine(
     given: dict[str, Any] = {"data.spec": data} if data is not None else {}
     given |= fields
     in_rows = {name for row in found.rows.values() for name in row}
-    for name in [*given, *(name for name in swept if name in in_rows)]:
-        if name in swept and name in in_rows:
+    for name in swept:
+        if name in in_rows:
             raise UsageError(f"{name} is swept, but the rows of the grid {found.name} set it themselves. Leave it out.")
+    for name in given:
         if name in swept or name in in_rows:
             raise UsageError(f"{name} is given as one value, but the grid sweeps it. Leave --{name} or the sweep out.")
     if not swept and not found.rows:
         raise UsageError("The grid is empty: give --over group.field=A,B,... at least once, or --grid NAME.")
-    return dataclasses.replace(
-        found, recipe=recipe or found.recipe, over=swept, fixed={**found.fixed, **given}, notes=found.notes
-    )
+    return dataclasses.replace(found, recipe=recipe or found.recipe, over=swept, fixed={**found.fixed, **given})
 
 
 def parse_over(text: str) -> tuple[str, tuple[str, ...]]:
@@ -130,8 +129,11 @@ def _build(name: str, tree: Mapping[str, Any]) -> Grid:
         if not isinstance(values, list) or not values:
             raise UsageError(f"In the grid {name}, over {swept} is {values!r}; allowed: a list of values.")
     for row, fields in tree.get("rows", {}).items():
-        if not isinstance(fields, Mapping):
-            raise UsageError(f"In the grid {name}, the row {row} is {fields!r}; allowed: fields with values.")
+        if not isinstance(row, str) or not row or not isinstance(fields, Mapping):
+            raise UsageError(f"In the grid {name}, the row {row!r} is {fields!r}; allowed: a name, fields with values.")
+    for row in tree.get("notes", {}):
+        if row not in tree.get("rows", {}):
+            raise UsageError(f"In the grid {name}, a note is on {row!r}, which is none of its rows.")
     return Grid(
         name=name,
         recipe=tree["recipe"],
