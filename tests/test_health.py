@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from prosmin.training import health
+from tiny_methods import tiny_method
 
 
 def test_effective_rank_of_known_spectra():
@@ -32,7 +33,7 @@ def rows(**columns):
         (rows(target_std=[0.05, 0.05], feature_rank=[20.0, 24.0]), ["healthy", "target std 0.050", "rank 24"]),
         (
             rows(target_std=[0.05, 1e-4, 1e-4], feature_rank=[9.0, 8.0, 8.0]),
-            ["collapsing", "since step 20", "loss.lam"],
+            ["collapsing", "since step 20", "optimizer.lr"],
         ),
         (rows(target_std=[0.05, 1e-4, 0.05], feature_rank=[9.0, 8.0, 8.0]), ["healthy"]),
         (rows(target_std=[0.05, 0.05], feature_rank=[40.0, 1.2]), ["collapsing"]),
@@ -42,3 +43,30 @@ def rows(**columns):
 def test_the_verdict_is_in_words(lines, parts):
     for part in parts:
         assert part in health.verdict(lines)
+
+
+@pytest.mark.parametrize(
+    ("fields", "advice"),
+    [
+        ({"loss__lam": "0.45", "heads__batchnorm": "true"}, "raise loss.lam to 0.5"),
+        ({"heads__batchnorm": "false"}, "turn on heads.batchnorm"),
+        ({"loss__lam": "0.45", "heads__batchnorm": "false"}, "raise loss.lam to 0.5, or turn on heads.batchnorm"),
+        ({"method__name": "mocov3", "views__local": "0"}, "lower optimizer.lr, or raise target.momentum"),
+    ],
+)
+def test_advice_names_fields_the_run_has(fields, advice):
+    config = tiny_method(fields.pop("method__name", "prosmin"), **fields)
+    assert health.verdict(rows(target_std=[1e-4], feature_rank=[8.0]), config).endswith(advice)
+
+
+def test_a_collapse_is_one_after_three_lines_and_is_told_once(tiny):
+    lines = rows(target_std=[0.05, 1e-4, 1e-4, 1e-4, 1e-4, 0.05, 1e-4, 1e-4, 1e-4], feature_rank=[9.0] * 9)
+    watch = health.Watch(tiny(training__on_collapse="stop"), lines[:1])
+    told = []
+    for line in lines[1:]:
+        if sentence := watch.see(line):
+            told.append((line["step"], sentence))
+        assert watch.gives_up == (line["step"] in (40, 50, 90))
+    assert [step for step, _ in told] == [40, 90]
+    assert "since step 20" in told[0][1]
+    assert not health.Watch(tiny(), lines[1:4]).gives_up  # only warned by default

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import torch
+import torch.distributed as dist
 from lightning_fabric import Fabric
 
 from prosmin.config import ComputeConfig, Config
@@ -26,8 +28,31 @@ def make_fabric(config: Config, out: Path) -> Fabric:
             f"compute.accelerator {config.compute.accelerator} with {devices} devices cannot be had here: "
             f"{str(error).splitlines()[0]} `prosmin doctor` lists what there is."
         ) from None
+    keeps_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if keeps_store and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
+        _join_again(fabric)
     fabric.launch()
     return fabric
+
+
+def _join_again(fabric: Fabric) -> None:
+    """Meet the other processes after torchrun has restarted them.
+
+    torchrun keeps its store over a restart, and with it the addresses of the processes that are gone: they would be
+    called in vain. Names of this attempt's own keep them apart.
+    """
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    world = int(os.environ["WORLD_SIZE"])
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, is_master=False)
+    on_gpu = fabric.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(fabric.device)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        store=dist.PrefixStore(f"attempt {attempt}", store),
+        rank=int(os.environ["RANK"]),
+        world_size=world,
+    )
 
 
 def layout(compute: ComputeConfig, environment: "os._Environ[str] | dict[str, str]") -> tuple[int, int]:

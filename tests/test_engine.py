@@ -1,0 +1,202 @@
+"""What the engine offers beyond steps: kNN while training, the best kept, saving by the clock, loggers, given weights."""
+
+import sys
+import types
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from prosmin.encoder import load, read_card
+from prosmin.errors import ProsminError, UsageError
+from prosmin.training import checkpoints, loop
+from prosmin.training.online_knn import OnlineKnn
+from prosmin.training.pretrain import is_finished, pretrain
+from prosmin.training.run_folder import RunFolder
+from test_pretrain import assert_same_run, metrics
+from tiny_methods import tiny_method
+
+KNN = {"training__knn_every": "2", "training__knn_pictures": "300"}
+
+
+@pytest.fixture
+def scores(monkeypatch):
+    """kNN that comes out as told, in turn; the real one is called too, so that its traces would show."""
+    real, told = OnlineKnn.__call__, []
+
+    def scripted(self, method):
+        measured = real(self, method)
+        assert 0.0 <= measured <= 1.0
+        return told.pop(0)
+
+    monkeypatch.setattr(OnlineKnn, "__call__", scripted)
+    return told
+
+
+def names(run):
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+def test_measuring_knn_changes_no_bit_of_the_run(tmp_path, tiny):
+    plain, measured = pretrain(tiny(), tmp_path / "plain"), pretrain(tiny(**KNN), tmp_path / "measured")
+    first, second = (load_file(run / "encoder.safetensors") for run in (plain, measured))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    rows = metrics(measured)
+    assert [row["step"] for row in rows if "knn_top1" in row] == [2, 4, 6]
+    assert [{k: v for k, v in row.items() if k != "knn_top1"} for row in rows] == metrics(plain)
+
+
+def test_online_knn_is_that_of_the_finished_encoder(tmp_path, tiny):
+    """The last line's kNN equals kNN of the saved encoder on the same pictures: no trace of training mode."""
+    from prosmin.data.pictures import load_pictures
+    from prosmin.evaluation.held_out import held_out_knn
+    from prosmin.evaluation.subsets import balanced_subset
+
+    run = pretrain(tiny(**KNN), tmp_path / "run")
+    train = load_pictures("photos")
+    chosen = train.subset(balanced_subset(train.labels, 300 / len(train), seed=0))
+    assert metrics(run)[-1]["knn_top1"] == held_out_knn(load(run), chosen)["knn_top1"]
+
+
+def test_the_best_is_kept_beside_the_last(tmp_path, tiny, scores):
+    scores += [0.9, 0.3, 0.5]
+    config = tiny(**KNN, training__keep="1", training__encoder="best")
+    run = pretrain(config, tmp_path / "run")
+    assert names(run) == ["step-00000002", "step-00000006"]
+    assert checkpoints.best(run / "checkpoints") == ("step-00000002", 0.9)
+    assert read_card(run)["step"] == 2
+    assert is_finished(RunFolder(run), config)
+    saved, best = load_file(run / "encoder.safetensors"), load_file(run / "checkpoints/step-00000002/model.safetensors")
+    assert all(torch.equal(saved[name], best[name]) for name in saved)
+
+
+def test_the_best_survives_stopping_and_continuing(tmp_path, tiny, scores):
+    scores += [0.9, 0.3, 0.5]
+    whole = pretrain(tiny(**KNN, training__encoder="best"), tmp_path / "whole")
+    scores += [0.9, 0.0, 0.3, 0.5]  # step 3, where it is stopped, is measured too
+    pretrain(tiny(**KNN, training__encoder="best", training__max_steps="3"), tmp_path / "halves")
+    halves = pretrain(tiny(**KNN, training__encoder="best"), tmp_path / "halves")
+    first, second = (load_file(run / "encoder.safetensors") for run in (whole, halves))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert read_card(halves)["step"] == 2
+
+
+def test_without_labels_or_without_knn_there_is_no_best(tmp_path, tiny):
+    from PIL import Image
+
+    for i in range(40):
+        Image.new("RGB", (32, 32), (i, 2 * i, 255 - i)).save(tmp_path / f"{i}.png")
+    with pytest.raises(UsageError, match=r"knn_every is 2, but folder:.* has no labels"):
+        pretrain(tiny(**KNN, data__spec=f"folder:{tmp_path}"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UsageError, match=r"give training\.knn_every too"):
+        tiny(training__encoder="best")
+
+
+def test_minutes_save_between_the_steps_that_do(tmp_path, tiny, monkeypatch):
+    """Every step takes forty seconds: a checkpoint a minute comes every other step."""
+    now, saved = [0.0], []
+    step, save = loop.train_step, checkpoints.save
+
+    def slow(*arguments, **options):
+        now[0] += 40.0
+        return step(*arguments, **options)
+
+    monkeypatch.setattr(loop, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(loop, "train_step", slow)
+    monkeypatch.setattr(checkpoints, "save", lambda *a, **k: (saved.append(k["step"]), save(*a, **k)))
+    config = tiny(training__checkpoint_every="100", training__checkpoint_minutes="1", training__log_every="6")
+    pretrain(config, tmp_path / "run")
+    assert saved == [2, 4, 6]
+
+
+def test_a_collapse_stops_the_run_if_asked(tmp_path, tiny, monkeypatch, capsys):
+    real = loop.health.numbers
+    monkeypatch.setattr(loop.health, "numbers", lambda observed: real(observed) | {"target_std": 1e-4})
+    run = tmp_path / "run"
+    with pytest.raises(
+        ProsminError, match=r"Stopped at step 4 of 6, as training\.on_collapse asks: collapsing: .*step 1"
+    ):
+        pretrain(tiny(training__on_collapse="stop"), run)
+    assert "step-00000004" in names(run)
+    assert not (run / "encoder.json").exists()
+    pretrain(tiny(), tmp_path / "warned")
+    assert capsys.readouterr().err.count("warning: collapsing") == 2
+
+
+def test_parts_are_refused_where_the_loss_spans_the_batch(tmp_path):
+    for fields in ({"name": "mocov3"}, {"name": "prosmin", "loss__rule": "kernel", "loss__estimator": "ustat"}):
+        config = tiny_method(**fields, training__accumulate="2")
+        with pytest.raises(UsageError, match="compares the pictures of a batch"):
+            pretrain(config, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    with pytest.raises(UsageError, match=r"training\.accumulate 3 cannot share evenly. Give a multiple of 3"):
+        pretrain(tiny_method("prosmin", training__accumulate="3"), tmp_path / "run")
+    with pytest.warns(UserWarning, match="BatchNorm sees a part"):
+        pretrain(tiny_method("prosmin", training__accumulate="2", training__max_steps="1"), tmp_path / "run")
+
+
+def test_activations_computed_again_give_the_same_weights(tmp_path):
+    settings = {"vit": True, "compute__precision": "64-true", "backbone__drop_path": "0.5"}
+    plain = pretrain(tiny_method("prosmin", **settings), tmp_path / "plain")
+    again = pretrain(tiny_method("prosmin", **settings, compute__checkpoint_activations="true"), tmp_path / "again")
+    assert_same_run(plain, again)
+    with pytest.raises(UsageError, match="checkpoint_activations is for ViTs"):
+        pretrain(tiny_method("prosmin", compute__checkpoint_activations="true"), tmp_path / "resnet")
+
+
+def test_training_starts_from_given_weights(tmp_path, tiny, capsys):
+    first = pretrain(tiny(), tmp_path / "first")
+    weights = first / "encoder.safetensors"
+    config = tiny(backbone__weights=str(weights), optimizer__lr="0", training__max_steps="1", training__seed="1")
+    second = pretrain(config, tmp_path / "second")
+    assert str(weights) in capsys.readouterr().out
+    one, two = load_file(weights), load_file(second / "encoder.safetensors")
+    learned = [name for name in one if name.startswith("online.backbone") and "running" not in name]
+    learned = [name for name in learned if "num_batches" not in name]
+    for name in learned:
+        assert torch.equal(one[name], two[name]), name
+        assert torch.equal(one[name], two[name.replace("online", "target", 1)]), name
+    assert not torch.equal(one["predictor.mean.weight"], two["predictor.mean.weight"])
+    weights.unlink()
+    pretrain(
+        tiny(backbone__weights=str(weights), optimizer__lr="0", training__seed="1"), tmp_path / "second"
+    )  # goes on
+    with pytest.raises(ProsminError, match=r"encoder\.safetensors"):
+        pretrain(tiny(backbone__weights=str(weights)), tmp_path / "third")
+    assert not (tmp_path / "third").exists()
+
+
+def test_the_lines_go_to_tensorboard(tmp_path, tiny):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = pretrain(tiny(training__logger="tensorboard", training__max_steps="2"), tmp_path / "run")
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    losses = [(event.step, event.value) for event in events.Scalars("loss")]
+    assert losses == [(row["step"], pytest.approx(row["loss"])) for row in metrics(run)]
+
+
+def test_the_lines_go_to_wandb(tmp_path, tiny, monkeypatch):
+    """Through its own interface as it is documented: init, log, finish."""
+    seen = []
+    session = types.SimpleNamespace(
+        log=lambda values, step: seen.append((step, values["loss"])), finish=lambda exit_code: seen.append(exit_code)
+    )
+    fake = types.ModuleType("wandb")
+    fake.__spec__ = types.SimpleNamespace(name="wandb")
+    fake.init = lambda **settings: seen.append(settings) or session
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    run = pretrain(tiny(training__logger="wandb", training__max_steps="2"), tmp_path / "my run")
+    assert seen[0]["id"] == seen[0]["name"] == "my run"
+    assert seen[0]["config"]["training"]["max_steps"] == 2
+    assert seen[1:] == [(row["step"], row["loss"]) for row in metrics(run)] + [0]
+
+
+def test_a_missing_logger_says_how_to_get_it(tmp_path, tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ProsminError, match=r"pip install 'prosmin\[wandb\]'"):
+        pretrain(tiny(training__logger="wandb"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
