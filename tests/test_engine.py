@@ -1,4 +1,4 @@
-"""What the engine offers beyond steps: kNN while training, the best kept, saving by the clock, loggers, given weights."""
+"""The engine beyond steps: kNN while training, the best kept, saving by the clock, loggers, given weights."""
 
 import sys
 import types
