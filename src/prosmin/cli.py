@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 import traceback
 import warnings
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.showwarning = _show_warning
     try:
         options, rest = _parser().parse_known_args(arguments)
+        options.line = shlex.join(["prosmin", *arguments])
         fields = _fields(rest, allowed=options.takes_fields, command=options.command)
         options.run(options, fields)
     except ProsminError as error:
@@ -130,6 +132,16 @@ def _parser() -> Parser:
     page = command("report", _report, "one HTML page of one run, or of several side by side")
     page.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     page.add_argument("--out", type=Path, metavar="FILE.html", help="where to (default: RUN/report.html)")
+
+    speed = command("benchmark", _benchmark, "how fast a recipe trains, and what bounds it", takes_fields=True)
+    timed = speed.add_mutually_exclusive_group()
+    timed.add_argument("--recipe", metavar="NAME", help="a recipe of `prosmin recipes` (default: demo)")
+    timed.add_argument("--config", type=Path, metavar="FILE", help="a configuration file, such as a run's config.yaml")
+    speed.add_argument("--data", metavar="SPEC", help="pictures to train on: the same as --data.spec")
+    speed.add_argument("--methods", metavar="NAME,...", help="one row a method (default: the recipe's own)")
+    speed.add_argument(
+        "--out", type=Path, default=Path("benchmark.json"), metavar="FILE.json", help="where to (default: %(default)s)"
+    )
 
     sheet = command("views", _views, "a picture of the views that a step of training sees", takes_fields=True)
     shown = sheet.add_mutually_exclusive_group()
@@ -225,6 +237,22 @@ def _report(options: argparse.Namespace, fields: dict[str, str]) -> None:
 
     out = options.out or (options.runs[0] / "report.html" if len(options.runs) == 1 else Path("report.html"))
     print(f"wrote {write_report(options.runs, out)}")
+
+
+def _benchmark(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    from prosmin.benchmark import benchmark
+
+    if options.data is not None:
+        fields = {"data.spec": options.data, **fields}
+    benchmark(
+        recipe=None if options.config else options.recipe or "demo",
+        file=options.config,
+        overrides=fields,
+        methods=options.methods.split(",") if options.methods else [],
+        out=options.out,
+        command=options.line,
+    )
+    print(f"wrote {options.out}")
 
 
 def _views(options: argparse.Namespace, fields: dict[str, str]) -> None:

@@ -1,0 +1,135 @@
+"""Networks, optimizer and views of a configuration, set up as pretraining sets them up, to be driven by hand."""
+
+import dataclasses
+import gc
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from prosmin import randomness
+from prosmin.config import Config
+from prosmin.data import views as view_making
+from prosmin.data.feed import Batch
+from prosmin.data.views import Views
+from prosmin.errors import ProsminError, UsageError
+from prosmin.methods import build_method
+from prosmin.methods.output import Draws
+from prosmin.models.backbones import checkpoint_activations
+from prosmin.training.launch import make_fabric
+from prosmin.training.schedules import Values
+from prosmin.training.step import Step, make_optimizer, slim, train_step
+
+STILL = 1e-7
+"""The learning rate: it costs no time, and hundreds of steps on one batch must not end in numbers that are none."""
+
+
+class Trainer:
+    """One process on one device; each step is one of the middle of the run, when no schedule is special."""
+
+    def __init__(self, config: Config) -> None:
+        if config.compute.devices > 1:
+            raise UsageError(
+                f"compute.devices is {config.compute.devices}; a benchmark measures one device. Leave it at 1 and give "
+                "training.batch_size the pictures that one device has of a step."
+            )
+        self.config = config
+        quiet = dataclasses.replace(config, training=dataclasses.replace(config.training, logger="none"))
+        self.fabric = make_fabric(quiet, Path())
+        self.method = build_method(config)
+        _check_parts(config, self.method)
+        if config.compute.checkpoint_activations:
+            checkpoint_activations(self.method.get_submodule("online.backbone"))
+        on_gpu = self.device.type == "cuda"
+        if on_gpu:
+            torch.set_float32_matmul_precision("high")
+            self.method.to(memory_format=torch.channels_last)
+        if config.compute.compile:
+            for part in self.method.children():
+                part.compile()
+        optimizer = make_optimizer(self.method.to(self.device), config.optimizer, fused=on_gpu)
+        self.model, self.optimizer = self.fabric.setup(self.method, optimizer)
+        self._render = torch.compile(view_making.render) if config.compute.compile else view_making.render
+        self._positions = torch.arange(config.training.batch_size, device=self.device)
+        self._values = Values(lr=STILL, weight_decay=config.optimizer.weight_decay, momentum=config.target.momentum)
+        self._steps = 0
+        self._last: Step | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self.fabric.device
+
+    def train(self, batch: Batch) -> None:
+        """One step of training: the views of each part when its turn comes, so that only one is in memory."""
+        self.step(self.views(piece) for piece in self.pieces(batch))
+
+    def pieces(self, batch: Batch) -> list[Batch]:
+        """The parts in which a step takes the batch."""
+        count = self.config.training.accumulate
+        return [Batch(*part) for part in zip(*(tensor.chunk(count) for tensor in batch), strict=True)]
+
+    def views(self, batch: Batch) -> Views:
+        """The views of a batch or a part of it, from other random numbers every time."""
+        self._steps += 1
+        numbers = view_making.draw(
+            self.config.views,
+            seed=self.config.training.seed,
+            step=self._steps,
+            positions=self._positions[: len(batch.images)],
+        )
+        return self._render(batch.images, batch.sizes, self.config.views, numbers)
+
+    def step(self, parts: Iterable[Views]) -> None:
+        """Forward and backward of every part, optimizer and target."""
+        self._steps += 1
+        done = train_step(
+            self.fabric,
+            self.model,
+            self.optimizer,
+            ((views, self._draws(views)) for views in parts),
+            count=self.config.training.accumulate,
+            values=self._values,
+            clip=self.config.optimizer.clip,
+        )
+        self._last = slim(done)
+
+    def _draws(self, views: Views) -> Draws:
+        training, pictures = self.config.training, views.global_views.shape[1]
+        return Draws(training.seed, self._steps, self._positions[:pictures], training.epochs / 2)
+
+    def check(self) -> None:
+        """An error when the steps have led to numbers that are none: such steps are skipped, and quicker."""
+        if self._last is not None and not math.isfinite(float(self._last.loss)):
+            raise ProsminError(
+                "The loss of the last step is not finite, so its time means nothing. "
+                "Lower optimizer.clip, or set compute.precision to 32-true."
+            )
+
+
+def _check_parts(config: Config, method: nn.Module) -> None:
+    """Refuse what pretraining refuses."""
+    batch, parts = config.training.batch_size, config.training.accumulate
+    if batch % parts or (parts > 1 and method.spans_batch):
+        raise UsageError(
+            f"training.accumulate is {parts} with training.batch_size {batch}; allowed: parts of equal size, and 1 for "
+            "a method whose loss compares the pictures of a batch."
+        )
+
+
+def random_orders(pictures: int, *, batch: int, seed: int = 0) -> Iterator[Tensor]:
+    """Batches of picture numbers without end, in random order; a set smaller than a batch repeats itself."""
+    generator = randomness.generator(seed, 0, "benchmark")
+    while True:
+        yield torch.randint(pictures, (batch,), generator=generator)
+
+
+def release_memory(device: torch.device) -> None:
+    """Give back what networks that are gone have left behind, their compiled code included."""
+    torch._dynamo.reset()
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
