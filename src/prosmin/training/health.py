@@ -22,7 +22,11 @@ def target_std(target: Tensor) -> Tensor:
 @torch.no_grad()
 def effective_rank(features: Tensor) -> Tensor:
     """RankMe (Garrido et al., 2023): exp of the entropy of the normalised singular values, (N, D) -> ()."""
-    singular = torch.linalg.svdvals(features.float())
+    x = features.double()
+    # Singular values by way of the smaller Gram matrix: on a GPU many times faster than their own routine, and in
+    # float64 exact to 1e-8 of the largest.
+    gram = x.T @ x if x.shape[0] >= x.shape[1] else x @ x.T
+    singular = torch.linalg.eigvalsh(gram).clamp_min(0.0).sqrt()
     share = singular / singular.sum().clamp_min(1e-12)
     return torch.exp(-(share * torch.log(share.clamp_min(1e-12))).sum())
 

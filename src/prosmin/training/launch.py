@@ -1,11 +1,14 @@
 """Where a run happens: the devices and processes that torchrun, SLURM or the configuration say there are."""
 
+import inspect
 import os
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
+from lightning_fabric.strategies import DDPStrategy
+from torch.nn.parallel import DistributedDataParallel
 
 from prosmin.config import ComputeConfig, Config
 from prosmin.errors import UsageError
@@ -21,6 +24,7 @@ def make_fabric(config: Config, out: Path) -> Fabric:
             devices=devices,
             num_nodes=nodes,
             precision=config.compute.precision,
+            strategy=_data_parallel() if devices * nodes > 1 else "auto",
             loggers=make_loggers(config, out),
         )
     except (RuntimeError, ValueError) as error:  # such as a GPU that is asked for and not there
@@ -33,6 +37,13 @@ def make_fabric(config: Config, out: Path) -> Fabric:
         _join_again(fabric)
     fabric.launch()
     return fabric
+
+
+def _data_parallel() -> DDPStrategy:
+    """DDP without its copying of buffers: BatchNorm and centre follow the global batch and are the same everywhere."""
+    names = inspect.signature(DistributedDataParallel.__init__).parameters
+    name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"  # before torch 2.15
+    return DDPStrategy(**{name: False})
 
 
 def _join_again(fabric: Fabric) -> None:
