@@ -43,9 +43,9 @@ TINY = {
 TINY_OWN = {"prosmin": {"heads.predictor_hidden": "32"}}
 
 
-def resolve(recipe: str, method: str, *, compiled: bool, fields: dict[str, str], tiny: bool) -> Config:
+def resolve(recipe: str, method: str, *, way: str, fields: dict[str, str], tiny: bool) -> Config:
     """The configuration of one method; later layers win."""
-    layers = {"method.name": method, "compute.compile": str(compiled)}
+    layers = {"method.name": method, "compute.compile": way}
     layers |= {"training.batch_size": BATCHES[recipe]} if recipe in BATCHES else {}
     layers |= TINY | TINY_OWN.get(method, {}) if tiny else OWN.get(method, {})
     return configs.resolve(recipe=recipe, overrides=layers | fields)
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--recipes", default=",".join(RECIPES))
     parser.add_argument("--methods", default=",".join(METHOD_GROUPS))
-    parser.add_argument("--ways", help="compiled, eager, or both with a comma between")
+    parser.add_argument("--ways", help="none, blocks or whole, as compute.compile; several with commas between")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--batch", help="pictures a step (default: the recipe's, for imagenet-vit-small 256)")
     parser.add_argument("--field", action="append", default=[], metavar="GROUP.FIELD=VALUE", help="for all methods")
@@ -112,11 +112,11 @@ def main() -> None:
     document = {"command": "python " + " ".join(sys.argv), "hardware": describe_machine(HERE), "left_out": left_out}
     sections = Sections(options.out, document)
     names: dict[tuple[str, str, str], list[str]] = {}
-    ways = (options.ways or ("eager" if options.tiny else "compiled")).split(",")
+    ways = (options.ways or ("none" if options.tiny else "blocks")).split(",")
     for recipe, way, turn in product(options.recipes.split(","), ways, range(options.rounds)):
         for method in options.methods.split(","):
             try:
-                config = resolve(recipe, method, compiled=way == "compiled", fields=fields, tiny=options.tiny)
+                config = resolve(recipe, method, way=way, fields=fields, tiny=options.tiny)
             except UsageError as error:
                 left_out[f"{recipe}, {method}"] = str(error)
                 continue

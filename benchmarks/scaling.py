@@ -81,11 +81,11 @@ def worker(method: str, out: Path) -> None:
         construct(self, *arguments, **options)
         self.register_comm_hook(None, hook)
 
-    dist.all_reduce, dist.all_gather = counted_reduce, counted_gather
-    DistributedDataParallel.__init__ = hooked  # type: ignore[method-assign, assignment]
+    dist.all_reduce, dist.all_gather = counted_reduce, counted_gather  # type: ignore[assignment]
+    DistributedDataParallel.__init__ = hooked  # type: ignore[method-assign]
     fields = {
         "method.name": method, "data.spec": "photos", "compute.accelerator": "cpu", "compute.precision": "32-true",
-        "compute.compile": False, "training.batch_size": 4, "training.max_steps": 1, "training.log_every": 10**6,
+        "compute.compile": "none", "training.batch_size": 4, "training.max_steps": 1, "training.log_every": 10**6,
         "optimizer.lr": 0.0,
     }  # fmt: skip
     config = configs.resolve(recipe=RECIPE, overrides=fields)

@@ -39,7 +39,7 @@ def count_flops(config: Config) -> float:
     small = dataclasses.replace(
         config,
         training=dataclasses.replace(config.training, batch_size=PICTURES, accumulate=1),
-        compute=dataclasses.replace(config.compute, compile=False),
+        compute=dataclasses.replace(config.compute, compile="none"),
     )
     trainer = Trainer(small)
     views = random_views(small, pictures=PICTURES, device=trainer.device)

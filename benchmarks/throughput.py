@@ -53,7 +53,7 @@ TINY = {
     "views.global_size": "32", "views.local_size": "16", "views.local": "2", "backbone.patch_size": "8",
     "backbone.width": "24", "backbone.depth": "2", "backbone.heads": "3", "heads.hidden": "32", "heads.dim": "24",
     "heads.bottleneck": "16", "heads.predictor_hidden": "32",
-    "compute.compile": "false", "compute.precision": "32-true",
+    "compute.compile": "none", "compute.precision": "32-true",
 }  # fmt: skip
 TINY_CIFAR = {"backbone.name": "resnet8_cifar", "compute.precision": "32-true", "training.batch_size": "64"}
 
@@ -152,7 +152,7 @@ def step(bench: Bench, found: dict[str, Any]) -> None:
         torch.cuda.reset_peak_memory_stats()
     timing = measure(lambda: bench.trainer.step([bench.views]), bench.device, seconds=1.0, limit=20)
     bench.step_ms = 1e3 * timing.median
-    found["compiled" if bench.config.compute.compile else "eager"] = bench.of_peak(bench.row(timing))
+    found[bench.config.compute.compile] = bench.of_peak(bench.row(timing))
     if bench.device.type == "cuda":
         found["peak_memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
     bench.trainer.check()
@@ -170,7 +170,7 @@ def views(bench: Bench, found: dict[str, Any]) -> None:
         make_views(pictures.images, pictures.sizes, bench.config.views, seed=0, step=0, positions=positions)
 
     found["eager"] = bench.row(measure(eagerly, bench.device, limit=15))
-    if bench.config.compute.compile:
+    if bench.trainer.is_compiled:
         found["compiled"] = bench.row(measure(lambda: bench.trainer.views(pictures), bench.device, limit=15))
 
 
@@ -231,10 +231,10 @@ def time_epoch(config: Config, *, tiny: bool) -> dict[str, Any]:
 
 
 def cifar(spec: str, found: dict[str, Any], *, tiny: bool) -> None:
-    """The CIFAR-10 recipe with two views and no local ones, eager and compiled."""
+    """The CIFAR-10 recipe with two views and no local ones, not compiled and by blocks."""
     fields = {"data.spec": spec, "views.local": "0"} | (TINY_CIFAR if tiny else {})
-    for name in ("eager",) if tiny else ("eager", "compiled"):
-        chosen = fields | {"compute.compile": str(name == "compiled")}
+    for name in ("none",) if tiny else ("none", "blocks"):
+        chosen = fields | {"compute.compile": name}
         found[name] = time_epoch(configs.resolve(recipe="cifar10-resnet18", overrides=chosen), tiny=tiny)
         release_memory(HERE)
 
@@ -252,11 +252,11 @@ def main() -> None:
     parser.add_argument("--local", type=int, default=16, help="local views")
     parser.add_argument("--workers", type=int, default=16, help="processes of the rival's loader")
     parser.add_argument("--sections", help=f"some of {','.join(LIMITS)}")
-    parser.add_argument("--eager", action="store_true", help="compile nothing")
+    parser.add_argument("--compile", default="blocks", choices=("none", "blocks", "whole"), help="as compute.compile")
     parser.add_argument("--tiny", action="store_true", help="a small network and small views, for a trial on a CPU")
     options = parser.parse_args()
     fields = {"views.local": str(options.local), "training.batch_size": str(options.batch)}
-    fields |= {"compute.compile": "false"} if options.eager else {}
+    fields |= {"compute.compile": options.compile}
     fields |= TINY if options.tiny else {}
     config = configs.resolve(recipe="imagenet-vit-small", overrides=fields)
     bench = Bench(config, Repeated(open_source(options.data), options.rows), workers=options.workers)

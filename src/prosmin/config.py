@@ -338,7 +338,9 @@ class ComputeConfig:
     accelerator: Literal["auto", "cpu", "cuda"] = option("auto", "auto: a GPU if there is one")
     devices: int = option(1, "processes, one a device")
     precision: Literal["32-true", "bf16-mixed", "64-true"] = option("32-true", "arithmetic of the networks")
-    compile: bool = option(False, "torch.compile the networks")
+    compile: Literal["none", "blocks", "whole"] = option(
+        "none", "torch.compile: blocks starts in seconds, whole in a minute or more and is a little faster"
+    )
     checkpoint_activations: bool = option(False, "ViT: compute activations again in the backward pass, for less memory")
     resident_gib: float = option(2.0, "decoded sets up to this size live on the device; larger ones are streamed")
     nvjpeg: bool = option(False, "a GPU decodes the JPEGs of a stream: for machines with few CPU cores")

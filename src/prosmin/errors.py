@@ -13,5 +13,5 @@ class UsageError(ProsminError):
     exit_status = 2
 
 
-class Stopped(ProsminError):
+class Stopped(ProsminError):  # noqa: N818  (no error: it was asked to)
     """A run left early because it was asked to; the same command continues it."""

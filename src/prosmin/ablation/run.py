@@ -64,7 +64,7 @@ def _run(cell: Cell, folder: Path, judge: Judge) -> Outcome:
         outcome = Outcome(cell=cell, error=f"unexpected {type(error).__name__}: {error}. {where}")
     finally:
         gc.collect()  # the networks hold each other; without this two cells may meet in a GPU's memory
-        if cell.config.compute.compile:
+        if cell.config.compute.compile != "none":
             torch.compiler.reset()  # after eight networks torch would stop compiling the same lines again
     _say(f"failed: {outcome.error}")
     return outcome

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from prosmin import randomness
 from prosmin.config import Config
@@ -15,12 +15,11 @@ from prosmin.data import views as view_making
 from prosmin.data.feed import Batch
 from prosmin.data.views import Views
 from prosmin.errors import ProsminError, UsageError
-from prosmin.methods import build_method
 from prosmin.methods.output import Draws
-from prosmin.models.backbones import checkpoint_activations
 from prosmin.training.launch import make_fabric
+from prosmin.training.pretrain import build, check_shares, prepare
 from prosmin.training.schedules import Values
-from prosmin.training.step import Step, make_optimizer, slim, train_step
+from prosmin.training.step import Step, slim, train_step
 
 STILL = 1e-7
 """The learning rate: it costs no time, and hundreds of steps on one batch must not end in numbers that are none."""
@@ -36,22 +35,13 @@ class Trainer:
                 "training.batch_size the pictures that one device has of a step."
             )
         self.config = config
+        self.is_compiled = config.compute.compile != "none"
         quiet = dataclasses.replace(config, training=dataclasses.replace(config.training, logger="none"))
         self.fabric = make_fabric(quiet, Path())
-        self.method = build_method(config)
-        _check_parts(config, self.method)
-        if config.compute.checkpoint_activations:
-            checkpoint_activations(self.method.get_submodule("online.backbone"))
-        on_gpu = self.device.type == "cuda"
-        if on_gpu:
-            torch.set_float32_matmul_precision("high")
-            self.method.to(memory_format=torch.channels_last)
-        if config.compute.compile:
-            for part in self.method.children():
-                part.compile()
-        optimizer = make_optimizer(self.method.to(self.device), config.optimizer, fused=on_gpu)
-        self.model, self.optimizer = self.fabric.setup(self.method, optimizer)
-        self._render = torch.compile(view_making.render) if config.compute.compile else view_making.render
+        check_shares(config.training, processes=1)
+        self.method = build(config)
+        self.model, self.optimizer = prepare(self.fabric, config, self.method)
+        self._render = torch.compile(view_making.render) if self.is_compiled else view_making.render
         self._positions = torch.arange(config.training.batch_size, device=self.device)
         self._values = Values(lr=STILL, weight_decay=config.optimizer.weight_decay, momentum=config.target.momentum)
         self._steps = 0
@@ -107,16 +97,6 @@ class Trainer:
                 "The loss of the last step is not finite, so its time means nothing. "
                 "Lower optimizer.clip, or set compute.precision to 32-true."
             )
-
-
-def _check_parts(config: Config, method: nn.Module) -> None:
-    """Refuse what pretraining refuses."""
-    batch, parts = config.training.batch_size, config.training.accumulate
-    if batch % parts or (parts > 1 and method.spans_batch):
-        raise UsageError(
-            f"training.accumulate is {parts} with training.batch_size {batch}; allowed: parts of equal size, and 1 for "
-            "a method whose loss compares the pictures of a batch."
-        )
 
 
 def random_orders(pictures: int, *, batch: int, seed: int = 0) -> Iterator[Tensor]:

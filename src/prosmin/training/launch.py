@@ -3,6 +3,7 @@
 import inspect
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -43,7 +44,8 @@ def _data_parallel() -> DDPStrategy:
     """DDP without its copying of buffers: BatchNorm and centre follow the global batch and are the same everywhere."""
     names = inspect.signature(DistributedDataParallel.__init__).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"  # before torch 2.15
-    return DDPStrategy(**{name: False})
+    options: dict[str, Any] = {name: False}
+    return DDPStrategy(**options)
 
 
 def _join_again(fabric: Fabric) -> None:

@@ -115,7 +115,8 @@ def _part_maker(
     training = config.training
     share = training.batch_size // fabric.world_size
     positions = torch.arange(share, device=fabric.device) + fabric.global_rank * share
-    render = torch.compile(view_making.render) if config.compute.compile else view_making.render
+    is_compiled = config.compute.compile != "none"
+    render = torch.compile(view_making.render) if is_compiled else view_making.render
 
     def parts(step: int, batch: Batch) -> Iterator[tuple[Views, Draws]]:
         if config.backbone.drop_path:  # drawn by torch's own generator, which must not remember earlier steps

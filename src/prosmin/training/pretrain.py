@@ -9,6 +9,7 @@ from lightning_fabric import Fabric
 from safetensors import SafetensorError
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 
 from prosmin.config import Config, TrainingConfig
 from prosmin.data.feed import Feed, open_feed
@@ -17,6 +18,7 @@ from prosmin.errors import ProsminError, UsageError
 from prosmin.methods import build_method
 from prosmin.models.backbones import checkpoint_activations
 from prosmin.models.batchnorm import synchronise_batchnorm
+from prosmin.models.compiling import compile_networks
 from prosmin.models.starting import start_from
 from prosmin.training import checkpoints, health
 from prosmin.training.launch import make_fabric
@@ -31,7 +33,7 @@ def pretrain(config: Config, out: Path) -> Path:
     """Train a run in the folder `out`, or continue the one there; the folder comes back when it has finished."""
     run = RunFolder(out)
     fabric = make_fabric(config, out)
-    _check_shares(config.training, processes=fabric.world_size)
+    check_shares(config.training, processes=fabric.world_size)
     try:
         if run.config_file.exists():
             _open(fabric, run, config)
@@ -40,7 +42,9 @@ def pretrain(config: Config, out: Path) -> Path:
                 return run.path
         # Before a new folder is made: pictures or networks that cannot be had leave nothing behind.
         feed, order = _pictures(fabric, config)
-        method = _build(fabric, config, run)
+        method = build(config)
+        if config.backbone.weights is not None and not checkpoints.newest_names(run.checkpoints):
+            _say(fabric, start_from(method, config))
         knn = OnlineKnn(feed, config) if config.training.knn_every and fabric.is_global_zero else None
         _open(fabric, run, config)
         _train(fabric, config, run, feed, order, method, knn)
@@ -55,7 +59,7 @@ def _open(fabric: Fabric, run: RunFolder, config: Config) -> None:
     fabric.barrier()
 
 
-def _check_shares(training: TrainingConfig, *, processes: int) -> None:
+def check_shares(training: TrainingConfig, *, processes: int) -> None:
     """The parts of a step must be equal: over the processes, and within each."""
     if training.batch_size % (processes * training.accumulate):
         several = f"{processes} processes" if processes > 1 else "1 process"
@@ -65,7 +69,7 @@ def _check_shares(training: TrainingConfig, *, processes: int) -> None:
         )
 
 
-def _build(fabric: Fabric, config: Config, run: RunFolder) -> nn.Module:
+def build(config: Config) -> nn.Module:
     """The method as step 0 has it; what cannot be trained as asked is refused."""
     method = build_method(config)
     parts = config.training.accumulate
@@ -83,8 +87,6 @@ def _build(fabric: Fabric, config: Config, run: RunFolder) -> nn.Module:
         )
     if config.compute.checkpoint_activations:
         checkpoint_activations(method.get_submodule("online.backbone"))
-    if config.backbone.weights is not None and not checkpoints.newest_names(run.checkpoints):
-        _say(fabric, start_from(method, config))
     return method
 
 
@@ -115,28 +117,31 @@ def _train(
     knn: OnlineKnn | None,
 ) -> None:
     steps = config.training.epochs * order.steps_per_epoch
+    model, optimizer = prepare(fabric, config, method)
+    start = _resume(fabric, run, method, optimizer)
+
+    done = train(fabric, config, run, feed, order, model, optimizer, start=start, steps=steps, knn=knn)
+    if fabric.is_global_zero:
+        step = _put_best(run, method) if config.training.encoder == "best" else done
+        save_encoder(method, config, run.path, step=step, steps=steps, trained=done)
+        for key in feed.bad:
+            print(f"left out: {key}", file=sys.stderr)
+        _say(fabric, f"{health.verdict(run.read_metrics(), config)}; {done} steps, encoder in {run.encoder_file}")
+    for logger in fabric.loggers:
+        logger.finalize("success")
+
+
+def prepare(fabric: Fabric, config: Config, method: nn.Module) -> tuple[nn.Module, Optimizer]:
+    """The method and its optimizer on their device, compiled and shared among the processes as configured."""
     if fabric.world_size > 1:
         synchronise_batchnorm(method)
     on_gpu = fabric.device.type == "cuda"
     if on_gpu:
         torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
         method.to(memory_format=torch.channels_last)  # the layout in which convolutions are fastest
-    if config.compute.compile:
-        for part in method.children():
-            part.compile()
+    compile_networks(method, config.compute.compile)
     optimizer = make_optimizer(method.to(fabric.device), config.optimizer, fused=on_gpu)
-    model, optimizer = fabric.setup(method, optimizer)
-    start = _resume(fabric, run, model.module, optimizer)
-
-    done = train(fabric, config, run, feed, order, model, optimizer, start=start, steps=steps, knn=knn)
-    if fabric.is_global_zero:
-        step = _put_best(run, model.module) if config.training.encoder == "best" else done
-        save_encoder(model.module, config, run.path, step=step, steps=steps, trained=done)
-        for key in feed.bad:
-            print(f"left out: {key}", file=sys.stderr)
-        _say(fabric, f"{health.verdict(run.read_metrics(), config)}; {done} steps, encoder in {run.encoder_file}")
-    for logger in fabric.loggers:
-        logger.finalize("success")
+    return fabric.setup(method, optimizer)
 
 
 def _put_best(run: RunFolder, method: nn.Module) -> int:
@@ -164,7 +169,7 @@ def is_finished(run: RunFolder, config: Config) -> bool:
     return card["trained"] >= min(card["steps"], config.training.max_steps or card["steps"])
 
 
-def _resume(fabric: Fabric, run: RunFolder, method: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+def _resume(fabric: Fabric, run: RunFolder, method: nn.Module, optimizer: Optimizer) -> int:
     checkpoint, damaged = checkpoints.load_newest(run.checkpoints)
     for sentence in damaged:
         print(f"warning: {sentence}", file=sys.stderr)
