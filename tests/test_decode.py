@@ -271,8 +271,9 @@ def test_nvjpeg_equals_the_cpu():
     names = ["jpeg", "greyscale jpeg", "cmyk jpeg", "jpeg turned 6", "png", "progressive jpeg"]
     data = [GOOD[name]() for name in names]
     for item, result in zip(data, decode_batch(data, torch.device("cuda")), strict=True):
-        # Another implementation of the same inverse transform: a few grey levels.
-        assert (result.cpu().int() - decode(item).int()).abs().max() <= 6
+        # It repeats a value of the halved colour planes over two pixels where libjpeg interpolates: half of what the
+        # colour changes over two pixels, 17 grey levels in this picture.
+        assert (result.cpu().int() - decode(item).int()).abs().max() <= 9
     with_bad = decode_batch([data[0], BAD["truncated jpeg"](), data[4]], torch.device("cuda"))
     assert isinstance(with_bad[1], PictureError)
     assert with_bad[0].shape == (3, 20, 30)
