@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from prosmin.data.corruptions.names import COMMON, SEVERITIES, check_names, check_severities
 from prosmin.errors import UsageError
 
 
@@ -28,6 +29,12 @@ class Options:
         "stored corrupted pictures (CIFAR-10-C or ImageNet-C as published; default: generated)",
         form="SPEC",
         read_by=("corruption",),
+    )
+    corruptions: tuple[str, ...] = option(
+        COMMON, "kinds of corruption (default: the fifteen of ImageNet-C)", form="NAME,...", read_by=("corruption",)
+    )
+    severities: tuple[int, ...] = option(
+        SEVERITIES, "severities of each corruption, of 1 to 5 (default: all)", form="N,...", read_by=("corruption",)
     )
     transfer: tuple[str, ...] = option(
         (), "other labelled sets to fine-tune on", form="SPEC,...", read_by=("transfer",)
@@ -48,6 +55,8 @@ class Options:
     )
 
     def __post_init__(self) -> None:
+        check_names(self.corruptions)
+        check_severities(self.severities)
         for name in ("draws", "linear_epochs", "finetune_epochs"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -1,0 +1,155 @@
+"""Blurred pictures: defocus, glass, motion, zoom, gaussian. (B, 3, H, W) uint8 -> the same."""
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from prosmin.data.corruptions.axes import gaussian
+from prosmin.data.corruptions.draws import Draws
+from prosmin.data.corruptions.levels import to_bytes, to_unit
+
+GAUSSIAN = (1, 2, 3, 4, 6)  # sigma
+DEFOCUS = ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5))  # radius of the disc, sigma of its rim
+GLASS = ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2))  # sigma, reach, passes
+MOTION = ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))  # radius, sigma
+ZOOM = ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))  # end and step of the factors from 1
+
+
+def gaussian_blur(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """A Gaussian of sigma c, four deviations wide."""
+    return to_bytes(gaussian(to_unit(images), GAUSSIAN[severity - 1]))
+
+
+def defocus_blur(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """Correlation with a disc, the picture mirrored at its edges; through Fourier space, whatever the disc's size."""
+    kernel = _disc(*DEFOCUS[severity - 1])
+    pad = len(kernel) // 2
+    x = F.pad(to_unit(images), (pad,) * 4, mode="reflect")
+    size = (x.shape[-2], x.shape[-1])
+    transfer = torch.fft.rfft2(kernel.to(x.device), s=size).conj()  # the conjugate: correlation
+    blurred = torch.fft.irfft2(torch.fft.rfft2(x) * transfer, s=size)
+    return to_bytes(blurred[..., : images.shape[-2], : images.shape[-1]])
+
+
+def _disc(radius: int, rim: float) -> Tensor:
+    """A disc of sum 1 whose rim is softened by a small Gaussian, itself mirrored at the edge of the kernel."""
+    reach, pad = (8, 1) if radius <= 8 else (radius, 2)
+    offset = torch.arange(-reach, reach + 1, dtype=torch.float32)
+    disc = (offset[:, None] ** 2 + offset**2 <= radius**2).float()
+    soft = torch.exp(-0.5 * (torch.arange(-pad, pad + 1, dtype=torch.float64) / rim) ** 2)
+    soft = (soft / soft.sum()).float()
+    wide = F.pad((disc / disc.sum())[None, None], (pad,) * 4, mode="reflect")
+    return F.conv2d(wide, (soft[:, None] * soft)[None, None])[0, 0]
+
+
+def motion_blur(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """Half a Gaussian along a line, at an angle of -45 to 45 degrees that each picture draws."""
+    angle = draws.on_host().uniform("angle").double() * 90 - 45
+    return to_bytes(streak(to_unit(images), *MOTION[severity - 1], angle))
+
+
+def streak(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
+    """sum over i of w_i x moved by i pixels at an angle in degrees: (B, C, H, W), (B,) on the CPU -> (B, C, H, W).
+
+    Edges are continued. Moves by the whole height or width and more are left out with their weight, so small
+    pictures come out darker.
+    """
+    height, width = x.shape[-2:]
+    steps = torch.arange(2 * radius + 1, dtype=torch.float64)
+    weights = torch.exp(-0.5 * (steps / sigma) ** 2)
+    weights = weights / weights.sum()
+    # Pictures in the order of their angles: neighbours move alike, so each move is a few slices of the batch.
+    turned, order = angle.sort()
+    turned = torch.deg2rad(turned)[:, None]
+    down = -torch.ceil(steps * turned.sin() - 0.5).long()  # (B, T)
+    right = -torch.ceil(steps * turned.cos() - 0.5).long()
+    inside = (down.abs() < height) & (right.abs() < width)
+    down, right = (move.masked_fill(~inside, 0) for move in (down, right))
+    top, left = int(down.max()), int(right.max())
+    pad = (left, -int(right.min()), top, -int(down.min()))
+    wide = F.pad(x[order.to(x.device)], pad, mode="replicate")
+    total = x.new_zeros(x.shape)
+    for i, weight in enumerate(weights.tolist()):
+        start = 0
+        moves = torch.stack([down[:, i], right[:, i], inside[:, i].long()], dim=1)
+        for (dy, dx, kept), count in zip(*_runs(moves), strict=True):
+            if kept:
+                some = wide[start : start + count, :, top - dy : top - dy + height, left - dx : left - dx + width]
+                total[start : start + count].add_(some, alpha=weight)
+            start += count
+    return torch.empty_like(total).index_copy_(0, order.to(x.device), total)
+
+
+def _runs(rows: Tensor) -> tuple[list[list[int]], list[int]]:
+    """Equal neighbouring rows, once each, and how many there are of each."""
+    values, counts = rows.unique_consecutive(dim=0, return_counts=True)
+    return values.tolist(), counts.tolist()
+
+
+def zoom_blur(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """The mean of the picture and its enlargements."""
+    end, step = ZOOM[severity - 1]
+    factors = np.arange(1, end, step)
+    x = to_unit(images)
+    total = x.clone()
+    for factor in factors:
+        total += _enlarged(x, float(factor))
+    return to_bytes(total / (len(factors) + 1))
+
+
+def _enlarged(x: Tensor, factor: float) -> Tensor:
+    """The centre enlarged, corner pixels on corner pixels, cut to the picture's size from the top left."""
+    box, size = [], []
+    for pixels in x.shape[-2:]:
+        part = math.ceil(pixels / factor)
+        box.append(((pixels - part) // 2, part))
+        size.append(round(part * factor))
+    centre = x.narrow(-2, *box[0]).narrow(-1, *box[1])
+    large = F.interpolate(centre, size=size, mode="bilinear", align_corners=True)
+    return large[..., : x.shape[-2], : x.shape[-1]]
+
+
+def glass_blur(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """Blur, let every pixel take the place of a neighbour some times over, blur again.
+
+    The published code means to swap two pixels but copies one onto the other; so does this. A pass goes through
+    the pixels from the last to the first, and each takes the value its neighbour has at that moment: the one from
+    before the pass if the neighbour comes later or is in the margin, else the one it has just taken.
+    """
+    sigma, reach, passes = GLASS[severity - 1]
+    height, width = images.shape[-2:]
+    pixels = to_bytes(gaussian(to_unit(images), sigma)).flatten(2)  # (B, 3, H W)
+    offsets = (draws.uniform("offsets", passes, 2, height, width) * (2 * reach)).long() - reach
+    for pass_offsets in offsets.unbind(1):
+        origin = _origins(*pass_offsets.unbind(1), margin=reach).flatten(1)  # (B, H W)
+        pixels = pixels.gather(2, origin[:, None].expand(pixels.shape))
+    return to_bytes(gaussian(to_unit(pixels.view(images.shape)), sigma))
+
+
+def _origins(dx: Tensor, dy: Tensor, *, margin: int) -> Tensor:
+    """Where each pixel's value stood before a pass: offsets (B, H, W) -> places (B, H, W) in the flat picture.
+
+    A place of `count` and more means final. The others point to a pixel to be asked in its turn; asking halves
+    the way to the end each time.
+    """
+    height, width = dx.shape[-2:]
+    count = height * width
+    row = torch.arange(height, device=dx.device)[:, None]
+    column = torch.arange(width, device=dx.device)
+    moves = _within(row, margin, height) & _within(column, margin, width)  # (H, W)
+    own = row * width + column
+    from_row, from_column = row + torch.where(moves, dy, 0), column + torch.where(moves, dx, 0)
+    source = from_row * width + from_column
+    done_before = _within(from_row, margin, height) & _within(from_column, margin, width) & (source > own)
+    pointer = torch.where(done_before, source, source + count).flatten(1)
+    while bool((pointer < count).any()):
+        pointer = torch.where(pointer < count, pointer.gather(1, pointer.remainder(count)), pointer)
+    return (pointer - count).view(dx.shape)
+
+
+def _within(place: Tensor, margin: int, size: int) -> Tensor:
+    """The pixels a pass goes through."""
+    return (place > margin) & (place <= size - margin)

@@ -1,0 +1,110 @@
+"""Contrast, elastic distortion, pixelation, JPEG and saturation. (B, 3, H, W) uint8 -> the same."""
+
+import io
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from prosmin.data.corruptions.axes import convolve, gaussian_kernel, resample
+from prosmin.data.corruptions.draws import Draws
+from prosmin.data.corruptions.levels import to_bytes, to_unit
+from prosmin.data.pictures import worker_count
+
+CONTRAST = (0.4, 0.3, 0.2, 0.1, 0.05)  # factor
+SATURATE = ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2))  # factor and summand of the saturation
+ELASTIC = (12.5, 16.25, 21.25, 25.0, 30.0)  # factor of the smoothed displacements
+PIXELATE = (0.6, 0.5, 0.4, 0.3, 0.25)  # size
+JPEG = (25, 18, 15, 10, 7)  # quality
+
+
+def contrast(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """Every channel drawn towards its mean."""
+    x = to_unit(images)
+    mean = x.mean((-2, -1), keepdim=True, dtype=torch.float64).float()
+    return to_bytes((x - mean).mul_(CONTRAST[severity - 1]).add_(mean))
+
+
+def saturate(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """The saturation S of hue, saturation, value becomes a S + b.
+
+    With the value V, the highest channel, a channel is V - (V - x): what it lacks grows as S' / S. A grey pixel has
+    no hue; the reference calls it red, so green and blue lose.
+    """
+    factor, summand = SATURATE[severity - 1]
+    x = to_unit(images)
+    value = x.amax(1, keepdim=True)
+    lack = value - x
+    saturation = lack.amax(1, keepdim=True) / value.clamp_min(1e-12)
+    wanted = (saturation * factor + summand).clamp_(0.0, 1.0)
+    colourless = saturation == 0
+    red = torch.tensor([0.0, 1.0, 1.0], device=x.device)[:, None, None]
+    lack = torch.where(colourless, value * red, lack / torch.where(colourless, 1.0, saturation))
+    return to_bytes(value - lack * wanted)
+
+
+def elastic_transform(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """Every pixel taken from a place nearby, by a smoothed random field; mirrored at the edges."""
+    height, width = images.shape[-2:]
+    # Displacements, x before y: half a hundredth of the height at most, smoothed, then enlarged.
+    field = draws.uniform("field", 2, height, width).mul_(2).sub_(1).mul_(0.005 * height)
+    for dim, size in ((-2, height), (-1, width)):
+        field = convolve(field, gaussian_kernel(0.01 * size, truncate=3.0), dim=dim, border="symmetric")
+    field *= ELASTIC[severity - 1]
+    column = torch.arange(width, device=images.device) + field[:, 0]  # (B, H, W)
+    row = torch.arange(height, device=images.device)[:, None] + field[:, 1]
+    grid = torch.stack([(2 * column + 1) / width - 1, (2 * row + 1) / height - 1], dim=-1)
+    x = to_unit(images)
+    return to_bytes(F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False))
+
+
+def pixelate(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """Reduced by means over boxes, enlarged by repeating pixels: Pillow's BOX, then NEAREST."""
+    x = images.to(torch.float32)
+    for dim in (-1, -2):  # Pillow reduces the width first and rounds after each
+        size = images.shape[dim]
+        places, weights = _boxes(size, int(size * PIXELATE[severity - 1]))
+        x = resample(x, places, weights, dim=dim).add_(0.5).floor_()
+    for dim in (-1, -2):
+        x = x.index_select(dim, _nearest(x.shape[dim], images.shape[dim]).to(x.device))
+    return x.to(torch.uint8)
+
+
+def _boxes(size: int, small: int) -> tuple[Tensor, Tensor]:
+    """The pixels whose centres lie in each of `small` equal boxes, and equal weights: (small, T) each.
+
+    Centres on an edge belong where Pillow's arithmetic puts them, which this repeats.
+    """
+    ratio = size / small
+    centre = (torch.arange(small, dtype=torch.float64)[:, None] + 0.5) * ratio
+    first = (centre - 0.5 * ratio + 0.5).long()
+    last = (centre + 0.5 * ratio + 0.5).long().clamp_(max=size)
+    places = first + torch.arange(int((last - first).max()))
+    distance = (places - centre + 0.5) * (1.0 / ratio)
+    weights = ((places < last) & (distance > -0.5) & (distance <= 0.5)).double()
+    return places.clamp_(max=size - 1), weights / weights.sum(1, keepdim=True)
+
+
+def _nearest(small: int, size: int) -> Tensor:
+    """The pixel each of `size` repeats. Pillow adds up the steps, and so its rounding: a product would differ."""
+    steps = itertools.accumulate(itertools.repeat(small / size, size - 1), initial=0.5 * small / size)
+    return torch.tensor([int(place) for place in steps])
+
+
+def jpeg_compression(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """Written as JPEG and read back, by Pillow in threads: its quantisation is the reference, on any device."""
+    quality = JPEG[severity - 1]
+
+    def through(picture: np.ndarray) -> np.ndarray:
+        file = io.BytesIO()
+        Image.fromarray(picture).save(file, "JPEG", quality=quality)
+        return np.asarray(Image.open(file))
+
+    pictures = images.permute(0, 2, 3, 1).cpu().numpy()
+    with ThreadPoolExecutor(worker_count()) as pool:
+        done = np.stack(list(pool.map(through, pictures)))
+    return torch.from_numpy(done).permute(0, 3, 1, 2).to(images.device)

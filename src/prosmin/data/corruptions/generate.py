@@ -1,0 +1,187 @@
+"""Corrupted copies of a set: batched on the device where this package has the corruption, else by the reference.
+
+Severities are those of ImageNet-C at any size, as in imagecorruptions-imaug, the reference for every corruption here.
+CIFAR-10-C was made with milder ones for its 32 pixels: what is generated is never to be compared with its figures.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from prosmin import __version__
+from prosmin.data.corruptions import blur, digital, noise, reference, weather
+from prosmin.data.corruptions.draws import Draws
+from prosmin.data.corruptions.names import check_names, check_severities
+from prosmin.data.pictures import Pictures, worker_count
+from prosmin.errors import ProsminError, UsageError
+from prosmin.files import writing
+
+Progress = Callable[[int], None]
+
+TORCH: dict[str, Callable[[Tensor, int, Draws], Tensor]] = {
+    "gaussian_noise": noise.gaussian_noise,
+    "shot_noise": noise.shot_noise,
+    "impulse_noise": noise.impulse_noise,
+    "speckle_noise": noise.speckle_noise,
+    "defocus_blur": blur.defocus_blur,
+    "glass_blur": blur.glass_blur,
+    "motion_blur": blur.motion_blur,
+    "zoom_blur": blur.zoom_blur,
+    "gaussian_blur": blur.gaussian_blur,
+    "snow": weather.snow,
+    "frost": weather.frost,
+    "fog": weather.fog,
+    "brightness": weather.brightness,
+    "contrast": digital.contrast,
+    "saturate": digital.saturate,
+    "elastic_transform": digital.elastic_transform,
+    "pixelate": digital.pixelate,
+    "jpeg_compression": digital.jpeg_compression,
+}
+"""What is computed in batches; spatter alone, which traces edges, is not."""
+
+GENERATORS = ("torch", "imagecorruptions")
+_CPU_VALUES, _GPU_VALUES = 2**20, 2**25  # values of a batch: a CPU's cache, a part of a GPU's memory
+
+
+def generators(names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What makes each corruption on this machine, and why the others cannot be made."""
+    made: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    for name in names:
+        try:
+            made[name] = _generator(name)
+        except ProsminError as error:
+            left_out[name] = str(error)
+    return made, left_out
+
+
+def _generator(name: str) -> str:
+    """Torch where it has the corruption. Raises ProsminError where what it needs is not installed."""
+    if name == "frost":
+        weather.frost_files()
+    if name in TORCH:
+        return "torch"
+    reference.library()
+    return "imagecorruptions"
+
+
+@torch.no_grad()
+def corrupt(
+    pictures: Pictures,
+    name: str,
+    severity: int,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    generator: str | None = None,
+    workers: int | None = None,
+    cache: Path | None = None,
+    progress: Progress = lambda done: None,
+) -> Pictures:
+    """The pictures with one corruption at one severity, 1 to 5; what is random follows from seed and place.
+
+    `generator` is "torch" or "imagecorruptions"; None takes the first that has the corruption. `device` is where
+    torch works, `workers` the processes of imagecorruptions (None: the cores). With a folder as `cache`, what was
+    made once for these pixels is read back. `progress` is told how many more pictures are done.
+    """
+    generator = _check(pictures, name, severity, generator)
+    path = (
+        None if cache is None else cache / _cache_name(pictures, name, severity, seed, generator, torch.device(device))
+    )
+    images = None if path is None else _read(path, like=pictures.images)
+    if images is None:
+        work = _Work(name, severity, seed, torch.device(device), workers or worker_count(), progress)
+        images = _make(pictures, generator, work)
+        if path is not None:
+            with writing(path) as part, part.open("wb") as file:
+                np.save(file, images.numpy())
+    else:
+        progress(len(pictures))
+    spec = f"{pictures.spec} with {name} {severity}"
+    return dataclasses.replace(pictures, images=images.to(pictures.images.device), spec=spec)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """What is asked for, and with what means."""
+
+    name: str
+    severity: int
+    seed: int
+    device: torch.device
+    workers: int
+    progress: Progress
+
+    def draws(self, positions: Tensor) -> Draws:
+        return Draws(self.seed, self.name, self.severity, positions)
+
+
+def _make(pictures: Pictures, generator: str, work: _Work) -> Tensor:
+    """Pictures of one size after the other; what is around them stays zero."""
+    make = _by_torch if generator == "torch" else _by_reference
+    images = torch.zeros(pictures.images.shape, dtype=torch.uint8)
+    for height, width in pictures.sizes.unique(dim=0).tolist():
+        where = ((pictures.sizes[:, 0] == height) & (pictures.sizes[:, 1] == width)).nonzero()[:, 0]
+        make(pictures.images[:, :, :height, :width], where, images[:, :, :height, :width], work)
+    return images
+
+
+def _by_torch(whole: Tensor, where: Tensor, out: Tensor, work: _Work) -> None:
+    """Fill `out` at the places `where`, in batches."""
+    values = _CPU_VALUES if work.device.type == "cpu" else _GPU_VALUES
+    for chosen in where.split(max(1, values // whole[0].numel())):
+        images = whole[chosen].to(work.device).contiguous()
+        draws = work.draws(chosen.to(work.device))
+        out[chosen.cpu()] = TORCH[work.name](images, work.severity, draws).cpu()
+        work.progress(len(chosen))
+
+
+def _by_reference(whole: Tensor, where: Tensor, out: Tensor, work: _Work) -> None:
+    """Fill `out` at the places `where`, by processes."""
+    arrays = whole[where].permute(0, 2, 3, 1).contiguous().cpu().numpy()
+    seeds = work.draws(where.cpu()).numpy_seeds().numpy()
+    done = reference.corrupt_arrays(
+        arrays, work.name, work.severity, seeds, workers=work.workers, progress=work.progress
+    )
+    out[where.cpu()] = torch.from_numpy(done).permute(0, 3, 1, 2)
+
+
+def _check(pictures: Pictures, name: str, severity: int, generator: str | None) -> str:
+    """The generator to use, or what is wrong."""
+    check_names((name,))
+    check_severities((severity,))
+    if len(pictures) and int(pictures.sizes.min()) < reference.SMALLEST:
+        raise ProsminError(
+            f"The smallest side of a picture in {pictures.spec} has {int(pictures.sizes.min())} pixels; corruptions "
+            f"are defined from {reference.SMALLEST} pixels on. Enlarge the pictures first, or leave this out."
+        )
+    if generator is None:
+        return _generator(name)
+    if generator not in GENERATORS or (generator == "torch" and name not in TORCH):
+        raise UsageError(
+            f"The generator of {name} is {generator!r}; allowed: "
+            f"{', '.join(GENERATORS if name in TORCH else GENERATORS[1:])}."
+        )
+    return generator
+
+
+def _cache_name(pictures: Pictures, name: str, severity: int, seed: int, generator: str, device: torch.device) -> str:
+    """All that decides the pixels, versions and the kind of device included."""
+    versions = f"{__version__} {torch.__version__} {reference.version()}"
+    text = f"{pictures.content_hash()} {name} {severity} {seed} {generator} {device.type} {versions}"
+    return f"{name}-{severity}-{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}.npy"
+
+
+def _read(path: Path, *, like: Tensor) -> Tensor | None:
+    """A kept result; None where there is none or it is damaged."""
+    try:
+        images = torch.from_numpy(np.load(path))
+    except (OSError, ValueError, EOFError):
+        return None
+    return images if images.shape == like.shape and images.dtype == like.dtype else None

@@ -1,0 +1,54 @@
+"""Noise of every pixel and channel on its own: gaussian, shot, impulse, speckle. (B, 3, H, W) uint8 -> the same."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from prosmin.data.corruptions.draws import Draws
+from prosmin.data.corruptions.levels import to_bytes, to_unit
+
+GAUSSIAN = (0.08, 0.12, 0.18, 0.26, 0.38)  # standard deviation
+SHOT = (60, 25, 12, 5, 3)  # photons of a white pixel
+IMPULSE = (0.03, 0.06, 0.09, 0.17, 0.27)  # share of the values that are lost
+SPECKLE = (0.15, 0.2, 0.35, 0.45, 0.6)  # standard deviation of a white pixel
+
+
+def gaussian_noise(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """x + c n, n standard normal."""
+    noise = draws.normal("noise", *images.shape[1:])
+    return to_bytes(to_unit(images).add_(noise, alpha=GAUSSIAN[severity - 1]))
+
+
+def speckle_noise(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """x + c x n, n standard normal."""
+    x = to_unit(images)
+    noise = draws.normal("noise", *images.shape[1:])
+    return to_bytes(torch.addcmul(x, x, noise, value=SPECKLE[severity - 1]))
+
+
+def shot_noise(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """Poisson(c x) / c, by inverting the distribution function of each of the 256 grey levels."""
+    photons = SHOT[severity - 1]
+    table = _poisson_table(photons)  # (256, K)
+    level = images.to(torch.int64)
+    # Row g holds g + P(count <= k): one sorted line of numbers for all levels, searched at once.
+    line = (table + torch.arange(256, dtype=torch.float64)[:, None]).flatten().to(images.device)
+    number = draws.uniform("noise", *images.shape[1:]).double()
+    count = torch.searchsorted(line, level + number, right=True) - level * table.shape[1]
+    return to_bytes(count.to(torch.float32) / photons)
+
+
+def _poisson_table(photons: int) -> Tensor:
+    """P(count <= k) at the rate of each grey level, float64: (256, K); K leaves out less than 24 bits can draw."""
+    counts = torch.arange(photons + math.ceil(10 * math.sqrt(photons)) + 20, dtype=torch.float64)
+    rate = torch.arange(256, dtype=torch.float64)[:, None] * photons / 255
+    log_pmf = torch.special.xlogy(counts, rate) - rate - torch.lgamma(counts + 1)
+    return log_pmf.exp().cumsum(1).clamp_(max=1.0)
+
+
+def impulse_noise(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """A share of the values becomes black or white, as likely the one as the other."""
+    lost, white = draws.uniform("noise", 2, *images.shape[1:]).unbind(1)
+    extreme = (white <= 0.5).to(torch.uint8) * 255
+    return torch.where(lost <= IMPULSE[severity - 1], extreme, images)

@@ -1,0 +1,144 @@
+"""Brightness, fog, frost and snow. (B, 3, H, W) uint8 -> the same."""
+
+import importlib.util
+import math
+from functools import cache, lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from prosmin.data.corruptions.axes import resample
+from prosmin.data.corruptions.blur import streak
+from prosmin.data.corruptions.draws import Draws
+from prosmin.data.corruptions.levels import to_bytes, to_unit
+from prosmin.data.corruptions.reference import INSTALL, PACKAGE
+from prosmin.errors import ProsminError
+
+BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)  # added to the value
+FOG = ((1.5, 2), (2.0, 2), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4))  # strength, decay from one scale to the next
+FROST = ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))  # weights of the picture and of the frost
+SNOW = (
+    (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
+    (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
+    (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+    (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
+    (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+)  # mean and deviation of the noise, size of a flake, threshold, radius and sigma of the fall, weight of the picture
+
+
+def brightness(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """The value V of hue, saturation, value, the highest channel, becomes V + c: all channels grow as V does."""
+    x = to_unit(images)
+    value = x.amax(1, keepdim=True)
+    wanted = (value + BRIGHTNESS[severity - 1]).clamp_(max=1.0)
+    return to_bytes(torch.where(value > 0, x * (wanted / value.clamp_min(1e-12)), wanted))
+
+
+def fog(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """A plasma fractal on top, then darkened so that the brightest pixel keeps its value where fog is thickest."""
+    strength, decay = FOG[severity - 1]
+    height, width = images.shape[-2:]
+    side = 2 ** math.ceil(math.log2(max(height, width)))
+    plasma = _plasma(draws.uniform("plasma", side * side - 1), side, decay)[:, None, :height, :width]
+    x = to_unit(images)
+    brightest = x.amax((1, 2, 3), keepdim=True)
+    return to_bytes((x + strength * plasma) * (brightest / (brightest + strength)))
+
+
+def _plasma(numbers: Tensor, side: int, decay: float) -> Tensor:
+    """Heights by the diamond-square algorithm on a torus, from 0 to 1: (B, side^2 - 1) uniform -> (B, side, side)."""
+    heights = numbers.new_zeros(len(numbers), side, side)
+    step, amplitude, used = side, 100.0, 0
+    while step >= 2:
+        half, count = step // 2, side // step
+        noise = numbers[:, used : used + 3 * count * count].view(-1, 3, count, count) * 2 - 1
+        noise = noise * amplitude**2
+        used += 3 * count * count
+        corners, middles = heights[:, ::step, ::step], heights[:, half::step, half::step]
+        below = corners + corners.roll(-1, 1)
+        middles.copy_((below + below.roll(-1, 2)) / 4 + noise[:, 0])
+        across = middles + middles.roll(1, 1) + corners + corners.roll(-1, 2)
+        heights[:, ::step, half::step] = across / 4 + noise[:, 1]
+        along = middles + middles.roll(1, 2) + corners + corners.roll(-1, 1)
+        heights[:, half::step, ::step] = along / 4 + noise[:, 2]
+        step, amplitude = half, amplitude / decay
+    heights -= heights.amin((1, 2), keepdim=True)
+    return heights / heights.amax((1, 2), keepdim=True)
+
+
+def frost(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """A cut of one of six photographs of frost added; they come with imagecorruptions-imaug."""
+    own, added = FROST[severity - 1]
+    height, width = images.shape[-2:]
+    files = frost_files()
+    which, down, right = draws.on_host().uniform("cut", 3).double().unbind(1)
+    cuts = []
+    for i, y, x in zip((which * len(files)).long().tolist(), down.tolist(), right.tolist(), strict=True):
+        pane = _pane(files[i], height, width)
+        top, left = int(y * (pane.shape[1] - height)), int(x * (pane.shape[2] - width))
+        cuts.append(pane[:, top : top + height, left : left + width])
+    ice = to_unit(torch.stack(cuts).to(images.device))
+    return to_bytes(to_unit(images).mul_(own).add_(ice, alpha=added))
+
+
+def _pane(path: Path, height: int, width: int) -> Tensor:
+    """A photograph of frost, uint8 (3, h, w), enlarged to a tenth more than needed, by a tenth at least."""
+    pane = _photograph(path)
+    scale = 1.1 * max(1.0, height / pane.shape[1], width / pane.shape[2])
+    return _enlarged(path, tuple(math.ceil(pixels * scale) for pixels in pane.shape[1:]))
+
+
+@cache
+def _photograph(path: Path) -> Tensor:
+    with Image.open(path) as image:
+        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+
+
+@lru_cache(maxsize=12)
+def _enlarged(path: Path, size: tuple[int, ...]) -> Tensor:
+    large = F.interpolate(_photograph(path)[None].float(), size=size, mode="bicubic", align_corners=False)[0]
+    return large.round_().clamp_(0, 255).to(torch.uint8)
+
+
+@cache
+def frost_files() -> list[Path]:
+    """The photographs inside imagecorruptions-imaug, found without importing it."""
+    spec = importlib.util.find_spec("imagecorruptions")
+    folders = [Path(place) / "frost" for place in (spec.submodule_search_locations or ())] if spec else []
+    files = [path for folder in folders for path in sorted(folder.glob("frost*.*"))]
+    if len(files) != 6:
+        raise ProsminError(f"The photographs of frost come with {PACKAGE}, which is not installed: {INSTALL}.")
+    return files
+
+
+def snow(images: Tensor, severity: int, draws: Draws) -> Tensor:
+    """A paler picture under flakes: enlarged noise above a threshold, streaked downwards, and the same turned round."""
+    mean, deviation, size, threshold, radius, sigma, own = SNOW[severity - 1]
+    height, width = images.shape[-2:]
+    host = draws.on_host()
+    noise = host.normal("flakes", 1, height, width).double().mul_(deviation).add_(mean)
+    for dim in (-2, -1):
+        noise = resample(noise, *_enlargement(noise.shape[dim], size), dim=dim)
+    flakes = noise.masked_fill_(noise < threshold, 0.0).clamp_(0.0, 1.0).float()
+    angle = host.uniform("angle").double() * 90 - 135
+    layer = streak(flakes.to(images.device), radius, sigma, angle)[..., :height, :width]
+    layer = layer.mul(255.0).round_().div_(255.0)
+    x = to_unit(images)
+    grey = (x * torch.tensor([0.299, 0.587, 0.114], device=x.device)[:, None, None]).sum(1, keepdim=True)
+    pale = torch.maximum(x, grey * 1.5 + 0.5)
+    return to_bytes(own * x + (1 - own) * pale + layer + layer.flip(-2, -1))
+
+
+def _enlargement(pixels: int, factor: float) -> tuple[Tensor, Tensor]:
+    """Places and weights (n, 2) that enlarge the centre of an axis, corner pixels on corner pixels."""
+    part = math.ceil(pixels / factor)
+    n = round(part * factor)
+    place = torch.arange(n, dtype=torch.float64) * ((part - 1) / (n - 1))
+    first = place.long().clamp_(max=part - 2)
+    upper = place - first
+    start = (pixels - part) // 2
+    return torch.stack([first, first + 1], dim=1) + start, torch.stack([1 - upper, upper], dim=1)

@@ -1,0 +1,140 @@
+"""Where corrupted test pictures come from: a stored set, or the test pictures with generated corruptions."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from prosmin.data.corruptions import reference
+from prosmin.data.corruptions.framing import framed, framed_sides
+from prosmin.data.corruptions.generate import corrupt, generators
+from prosmin.data.corruptions.stored import StoredSet, open_stored
+from prosmin.data.pictures import Pictures
+from prosmin.errors import ProsminError
+from prosmin.evaluation.context import Context
+
+Show = Callable[[float], None]
+"""Told how much more of one corruption at one severity is done, 1 in all."""
+
+
+@dataclass(frozen=True)
+class Corrupted:
+    """Corrupted pictures, read or made one corruption and severity at a time."""
+
+    generators: dict[str, str]  # corruption: "torch", "imagecorruptions" or "stored"
+    framed: bool  # whether the pictures are no more than the encoder is to see
+    imagenet: bool  # whether the task is the one AlexNet's errors are known for
+    settings: dict[str, Any]
+    read: Callable[[str, int, Show], Pictures]
+
+
+def open_corrupted(context: Context) -> Corrupted:
+    """The stored set that the options name, else generated."""
+    return _generated(context) if context.options.corrupted is None else _stored(context)
+
+
+def check_corrupted(context: Context) -> None:
+    """Raises ProsminError, at once, for what `open_corrupted` or reading would stop at."""
+    if context.options.corrupted is None:
+        _makeable(context)
+    else:
+        _present(context)
+
+
+def _present(context: Context) -> tuple[StoredSet, list[str]]:
+    """The stored set and those of the corruptions asked for that it has."""
+    spec, wanted = context.options.corrupted, context.options.corruptions
+    assert spec is not None
+    stored = open_stored(spec, context.sets["test"].classes)
+    present = [name for name in wanted if name in stored.names]
+    if not present:
+        raise ProsminError(
+            f"{spec} has none of the corruptions asked for, {', '.join(wanted)}; it has: {', '.join(stored.names)}."
+        )
+    return stored, present
+
+
+def _makeable(context: Context) -> tuple[dict[str, str], dict[str, str]]:
+    """What makes each corruption asked for, and why the others cannot be made."""
+    test = context.sets["test"]
+    side = int(framed_sides(test.sizes, context.encoder.config.views).min())
+    if side < reference.SMALLEST:
+        raise ProsminError(
+            f"Of a picture in {test.spec} the encoder sees {side} x {side} pixels; corruptions are defined from "
+            f"{reference.SMALLEST} pixels on."
+        )
+    made, left_out = generators(context.options.corruptions)
+    if not made:
+        reasons = " ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise ProsminError(f"None of the corruptions asked for can be made here. {reasons}")
+    return made, left_out
+
+
+def _stored(context: Context) -> Corrupted:
+    stored, present = _present(context)
+    by = dict.fromkeys(present, "stored")
+
+    def read(name: str, severity: int, show: Show) -> Pictures:
+        pictures = stored.read(name, severity)
+        show(1.0)
+        return pictures
+
+    return Corrupted(
+        generators=by,
+        framed=stored.framed,
+        imagenet=stored.layout == "ImageNet-C" and len(stored.classes) == 1000,
+        settings={
+            "source": "stored",
+            "layout": stored.layout,
+            "generators": by,
+            "left_out": {name: "not in the set" for name in context.options.corruptions if name not in by},
+        },
+        read=read,
+    )
+
+
+def _generated(context: Context) -> Corrupted:
+    made, left_out = _makeable(context)
+    pictures = framed(context.sets["test"], context.encoder.config.views)
+
+    def read(name: str, severity: int, show: Show) -> Pictures:
+        def progress(done: int) -> None:
+            show(done / len(pictures))
+
+        device = context.encoder.device
+        return corrupt(pictures, name, severity, seed=context.seed, device=device, progress=progress)
+
+    return Corrupted(
+        generators=made,
+        framed=True,
+        imagenet=is_imagenet(pictures.classes),
+        settings={
+            "source": "generated",
+            "parameters": "ImageNet-C's, at the size the encoder sees",
+            "pixels": int(pictures.sizes.max()),
+            "generators": made,
+            "left_out": left_out,
+            "versions": _versions(made),
+            "seed": context.seed,
+        },
+        read=read,
+    )
+
+
+def is_imagenet(classes: tuple[str, ...]) -> bool:
+    """Whether these are ImageNet's thousand classes, by the names of their folders or by words."""
+    if len(classes) != 1000:
+        return False
+    return all(re.fullmatch(r"n\d{8}", name) for name in classes) or (
+        classes[0].startswith("tench") and classes[-1].startswith("toilet tissue")
+    )
+
+
+def _versions(made: dict[str, str]) -> dict[str, str]:
+    """What the pixels depend on beside this package."""
+    versions = {"torch": torch.__version__, "pillow": metadata.version("pillow")}
+    library = reference.version() if "frost" in made or "imagecorruptions" in made.values() else None
+    return versions if library is None else versions | {reference.PACKAGE: library}

@@ -1,0 +1,114 @@
+"""corruption: what a probe fitted on clean pictures still gets right on corrupted ones, and how sure it is of it."""
+
+import copy
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
+
+from prosmin.data.corruptions.names import COMMON, EXTRA, SEVERITIES
+from prosmin.encoder import Encoder
+from prosmin.evaluation.calibration import FLOOR, reliability
+from prosmin.evaluation.context import Context
+from prosmin.evaluation.corrupted import open_corrupted
+from prosmin.evaluation.corruption_error import mean_corruption_error, relative_mean_corruption_error
+from prosmin.evaluation.linear import linear_probe
+from prosmin.evaluation.result import Result
+
+MEASURES = ("error", "nll", "ece")
+Cells = dict[tuple[str, int], dict[str, float]]
+"""The measures by corruption and severity."""
+
+
+def run(context: Context) -> Result:
+    """Error, NLL and ECE of the linear probe, clean and by corruption and severity; the trained encoder alone."""
+    corrupted = open_corrupted(context)
+    labels = context.labels("train")
+    probe = linear_probe(context.features("train"), labels, classes=context.classes, seed=context.seed)
+    clean = measure(probe.probabilities(context.features("test")), context.labels("test"))
+    encoder = _seeing_all(context.encoder) if corrupted.framed else context.encoder
+    cells: Cells = {}
+    with _progress(len(corrupted.generators) * len(context.options.severities)) as show:
+        for name in corrupted.generators:
+            for severity in context.options.severities:
+                pictures = corrupted.read(name, severity, show)
+                assert pictures.labels is not None
+                cells[name, severity] = measure(probe.probabilities(encoder(pictures).features), pictures.labels)
+    return Result(
+        metrics=summary(cells, clean, imagenet=corrupted.imagenet),
+        settings=corrupted.settings | {"classifier": "linear probe on clean train", "l2": probe.l2},
+        curves={"corruption": _matrix(cells, clean)},
+    )
+
+
+def measure(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
+    """Error, NLL and ECE of probabilities (N, C): the linear protocol's, without its intervals."""
+    bins = reliability(probabilities, labels)
+    own = probabilities.gather(1, labels.to(probabilities.device)[:, None]).double().clamp_min(FLOOR)
+    rows = zip(bins["count"], bins["confidence"], bins["accuracy"], strict=True)
+    filled = [(count / len(labels), confidence, accuracy) for count, confidence, accuracy in rows if count]
+    return {
+        "error": 1.0 - sum(share * accuracy for share, _, accuracy in filled),
+        "nll": -own.log().mean().item(),
+        "ece": sum(share * abs(accuracy - confidence) for share, confidence, accuracy in filled),
+    }
+
+
+def summary(cells: Cells, clean: dict[str, float], *, imagenet: bool) -> dict[str, float]:
+    """Means over the fifteen, in all and by severity; the extras apart; mCE where AlexNet's errors apply."""
+    severities = sorted({severity for _, severity in cells})
+    common, extra = ([name for name in group if (name, severities[0]) in cells] for group in (COMMON, EXTRA))
+    metrics: dict[str, float] = {}
+    if common:
+        metrics = {f"mean_{what}": _mean(cells, common, severities, what) for what in MEASURES}
+        for severity in severities:
+            at = {what: _mean(cells, common, [severity], what) for what in MEASURES}
+            metrics |= {
+                f"mean_error_severity_{severity}": at["error"],
+                f"nll_severity_{severity}": at["nll"],
+                f"ece_severity_{severity}": at["ece"],
+            }
+    if imagenet and len(common) == len(COMMON) and tuple(severities) == SEVERITIES:
+        errors = {name: _mean(cells, [name], severities, "error") for name in COMMON}
+        metrics["mce"] = mean_corruption_error(errors)
+        metrics["relative_mce"] = relative_mean_corruption_error(errors, clean["error"])
+    if extra:
+        metrics |= {f"mean_{what}_extra": _mean(cells, extra, severities, what) for what in MEASURES}
+    return metrics | {f"clean_{what}": clean[what] for what in MEASURES}
+
+
+def _mean(cells: Cells, names: list[str], severities: list[int], what: str) -> float:
+    values = [cells[name, severity][what] for name in names for severity in severities]
+    return sum(values) / len(values)
+
+
+def _matrix(cells: Cells, clean: dict[str, float]) -> dict[str, Any]:
+    """The rows of a heat map, one a corruption, with a column a severity."""
+    names = list(dict.fromkeys(name for name, _ in cells))
+    severities = sorted({severity for _, severity in cells})
+    tables = {what: [[cells[name, severity][what] for severity in severities] for name in names] for what in MEASURES}
+    return {"names": names, "severities": severities, "clean": clean, **tables}
+
+
+def _seeing_all(encoder: Encoder) -> Encoder:
+    """The encoder for pictures that are cut already: it is not to cut them once more."""
+    whole = copy.copy(encoder)
+    whole.config = dataclasses.replace(encoder.config, views=dataclasses.replace(encoder.config.views, crop_share=1.0))
+    return whole
+
+
+@contextmanager
+def _progress(cells: int) -> Iterator[Callable[[float], None]]:
+    """A bar on a terminal, which is told of each part of a cell that is done; nothing elsewhere."""
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        yield lambda part: None
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("corruption", total=cells)
+        yield lambda part: bar.advance(task, part)
