@@ -2,20 +2,28 @@
 
 import dataclasses
 import json
+import math
 import shutil
 
 import numpy as np
 import pytest
+import timm
 import torch
 
 from conftest import TINY
 from prosmin import config as configs
 from prosmin.data.pictures import load_pictures
-from prosmin.encoder import load, set_statistics, untrained
+from prosmin.encoder import Encoder, load, set_statistics, untrained
 from prosmin.errors import ProsminError, UsageError
-from prosmin.evaluation import suite
+from prosmin.evaluation import answers, calibration, linear, protocols, suite
+from prosmin.evaluation.context import TRAINED, Context
+from prosmin.evaluation.options import Options, read_options
+from prosmin.evaluation.result import Result
 from prosmin.evaluation.suite import evaluate
 from prosmin.training.pretrain import pretrain
+
+PAPER = ["knn", "linear", "linear-paper", "lowshot", "semi", "transfer", "ood", "corruption", "uncertainty"]
+QUICK = ["knn", "linear", "ood", "uncertainty"]
 
 
 @pytest.fixture(scope="module")
@@ -24,82 +32,243 @@ def run(tmp_path_factory):
     return pretrain(configs.resolve(recipe="demo", overrides=TINY), folder)
 
 
-def every_fourth(spec):
-    """A quarter of a set, so that four protocols take seconds."""
+def every_twelfth(spec):
+    """A twelfth of a set, so that the protocols take seconds; of train, test and OOD all classes remain."""
     pictures = load_pictures(spec)
-    return pictures.subset(torch.arange(0, len(pictures), 4))
+    return pictures.subset(torch.arange(0, len(pictures), 12))
 
 
 @pytest.fixture(scope="module")
 def results(run):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suite, "load_pictures", every_fourth)
-        return evaluate(run)
+        patch.setattr(suite, "load_pictures", every_twelfth)
+        return evaluate(run, protocols=QUICK)
 
 
-def test_every_protocol_leaves_its_file(run, results):
-    for name in ("knn", "linear", "ood", "uncertainty"):
-        row = json.loads((run / f"results/{name}.json").read_text())
-        assert row == json.loads(json.dumps(results[name]))
-        assert row["protocol"] == name
-        assert row["data"] == {"train": "photos@train", "test": "photos@test", "photos@ood": "photos@ood"}
-        assert row["checkpoint"]["step"] == 6
-        assert row["command"].startswith("prosmin evaluate")
-    for name in ("raw pixels", "untrained", "untrained, BatchNorm set"):
-        assert 0 < results["knn"]["baselines"][name]["top1"] < 1
-    scores = np.load(run / "results/ood.npz")
-    assert len(scores["in/knn_distance"]) == 210
-    assert len(scores["out/photos@ood/mean_log_scale"]) == 300
+@pytest.fixture
+def fake(monkeypatch):
+    """Protocols that measure nothing but say that they ran."""
+    ran = []
+
+    def protocol(name):
+        def measure(context):
+            ran.append(name)
+            return Result(metrics={"top1": 0.5}, settings={})
+
+        return measure
+
+    monkeypatch.setattr(suite, "load_pictures", every_twelfth)
+    monkeypatch.setattr(suite, "PROTOCOLS", {name: protocol(name) for name in PAPER})
+    return ran
 
 
-def test_what_is_there_is_not_repeated_and_what_changed_is(run, results, monkeypatch):
-    def refuse(context):
-        raise AssertionError("measured again")
+@pytest.fixture
+def copy(run, tmp_path):
+    """The run without results."""
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("results", "checkpoints"))
+    return folder
 
-    monkeypatch.setattr(suite, "PROTOCOLS", dict.fromkeys(suite.PROTOCOLS, refuse))
-    assert evaluate(run)["knn"] == results["knn"]
-    with pytest.raises(AssertionError, match="measured again"):
-        evaluate(run, again=True)
-    with pytest.raises(AssertionError, match="measured again"):
+
+class TestResults:
+    def test_every_protocol_leaves_its_file(self, run, results):
+        for name in QUICK:
+            row = json.loads((run / f"results/{name}.json").read_text())
+            assert row == json.loads(json.dumps(results[name]))
+            assert row["protocol"] == name
+            assert row["data"] == {"train": "photos@train", "test": "photos@test", "photos@ood": "photos@ood"}
+            assert row["checkpoint"]["step"] == 6
+            assert row["command"].startswith("prosmin evaluate")
+        for name in ("raw pixels", "untrained", "untrained, BatchNorm set"):
+            assert 0 < results["knn"]["baselines"][name]["top1"] < 1
+        scores = np.load(run / "results/ood.npz")
+        assert len(scores["in/knn_distance"]) == 70
+        assert len(scores["out/photos@ood/mean_log_scale"]) == 100
+
+    def test_what_is_there_is_not_repeated_and_what_changed_is(self, run, results, fake):
+        assert evaluate(run, protocols=QUICK)["knn"] == results["knn"]
+        assert fake == []
         evaluate(run, protocols=["knn"], data="photos@train", test="photos@train")
+        assert fake == ["knn"]
+
+    def test_another_protocol_does_not_embed_the_pictures_again(self, run, results, monkeypatch):
+        """Of all the features that kNN needs none is computed a second time."""
+        monkeypatch.setattr(suite, "load_pictures", every_twelfth)
+        monkeypatch.setattr(Encoder, "__call__", lambda self, images: pytest.fail("embedded again"))
+        again = evaluate(run, protocols=["knn", "linear"], again=True)
+        assert again["knn"]["metrics"] == results["knn"]["metrics"]
+        assert again["linear"]["metrics"] == results["linear"]["metrics"]
+
+    def test_numbers_that_are_not_finite_are_null(self, copy, monkeypatch, fake):
+        result = Result(metrics={"a": math.nan}, settings={"b": [1.0, math.inf]}, sets={"s": {"d": {"c": math.nan}}})
+        monkeypatch.setattr(suite, "PROTOCOLS", {"knn": lambda context: result})
+        evaluate(copy, protocols=["knn"])
+        row = json.loads((copy / "results/knn.json").read_text(), parse_constant=pytest.fail)
+        assert row["metrics"] == {"a": None}
+        assert row["settings"] == {"b": [1.0, None]}
+        assert row["sets"] == {"s": {"d": {"c": None}}}
 
 
-def test_test_labels_move_no_choice(run, results, tmp_path, monkeypatch):
-    """With shuffled test labels every setting and every score that is not a comparison with them stays the same."""
+class TestNothingIsChosenOnTest:
+    def test_shuffled_test_labels_move_no_choice_and_no_answer(self, copy, monkeypatch):
+        """The probabilities that are judged, the settings and the label-free scores are the same bit by bit."""
+        options = Options(draws=1, linear_epochs=1, finetune_epochs=1, corruptions=("contrast",), severities=(5,))
+        wanted = ["linear", "linear-paper", "lowshot", "semi", "ood"]
 
-    def shuffled(spec):
-        pictures = every_fourth(spec)
-        if spec != "photos@test":
-            return pictures
-        order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(0))
-        return dataclasses.replace(pictures, labels=pictures.labels[order])
+        def shuffled(spec):
+            pictures = every_twelfth(spec)
+            if spec != "photos@test":
+                return pictures
+            order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(0))
+            return dataclasses.replace(pictures, labels=pictures.labels[order])
 
-    copy = tmp_path / "run"
-    shutil.copytree(run, copy)
-    monkeypatch.setattr(suite, "load_pictures", shuffled)
-    blind = evaluate(copy, protocols=["linear", "ood"], again=True)
-    assert blind["linear"]["settings"] == results["linear"]["settings"]
-    assert blind["linear"]["metrics"]["temperature"] == results["linear"]["metrics"]["temperature"]
-    assert blind["ood"]["sets"] == results["ood"]["sets"]
-    assert blind["linear"]["metrics"]["top1"] < 0.2 < results["linear"]["metrics"]["top1"]
+        def measured(load):
+            judged = []
+
+            def record(probabilities, labels, **settings):
+                judged.append(probabilities)
+                return calibration.classification_metrics(probabilities, labels, **settings)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(suite, "load_pictures", load)
+                patch.setattr(Context, "subjects", (TRAINED,))  # the baselines are judged by the same code
+                for module in (answers, protocols.linear, linear):
+                    patch.setattr(module, "classification_metrics", record)
+                return evaluate(copy, protocols=wanted, options=options, again=True), judged
+
+        honest, judged = measured(every_twelfth)
+        blind, judged_blind = measured(shuffled)
+        assert len(judged) == 10  # linear 3, linear-paper 2, lowshot 3, semi 2
+        assert all(torch.equal(a, b) for a, b in zip(judged, judged_blind, strict=True))
+        for name in wanted:
+            assert blind[name]["settings"] == honest[name]["settings"]
+        temperatures = [
+            {k: v for k, v in r["linear"]["metrics"].items() if k == "temperature"} for r in (honest, blind)
+        ]
+        assert temperatures[0] == temperatures[1] != {}
+        assert blind["ood"]["sets"] == honest["ood"]["sets"]
+        for name, metric in (("linear", "top1"), ("lowshot", "top1_10pct")):
+            assert blind[name]["metrics"][metric] < 0.2 < honest[name]["metrics"][metric]
+
+
+class TestSuites:
+    def test_the_paper_s_tasks_in_one_command(self, copy, fake, capsys):
+        found = evaluate(copy, suite="paper")
+        assert list(found) == [name for name in PAPER if name != "transfer"]
+        assert capsys.readouterr().err == (
+            "left out: transfer: needs other labelled pictures: --transfer SPEC[,SPEC...]\n"
+        )
+        fake.clear()
+        found = evaluate(copy, suite="paper", options=Options(transfer=("photos",)))
+        assert fake == ["transfer"]
+        assert list(found) == PAPER
+        assert capsys.readouterr().err == ""
+
+    def test_without_a_name_the_quick_ones_are_run(self, copy, fake):
+        assert list(evaluate(copy)) == list(suite.DEFAULT)
+        corruption = json.loads((copy / "results/corruption.json").read_text())
+        assert corruption["options"]["severities"] == [1, 3, 5]
+        fake.clear()
+        evaluate(copy, suite="paper")
+        full = json.loads((copy / "results/corruption.json").read_text())
+        assert full["options"]["severities"] == [1, 2, 3, 4, 5]
+        fake.clear()
+        assert evaluate(copy)["corruption"] == full  # the full result is not replaced by a quick one
+        assert fake == []
+
+    def test_options_are_part_of_a_result_for_the_protocols_that_read_them(self, copy, fake):
+        evaluate(copy, protocols=["knn", "lowshot", "semi"])
+        fake.clear()
+        found = evaluate(copy, protocols=["knn", "lowshot", "semi"], options=Options(finetune_epochs=2))
+        assert fake == ["semi"]
+        assert found["semi"]["command"].endswith("--finetune-epochs 2")
+        assert "--finetune-epochs" not in found["lowshot"]["command"]
+        fake.clear()
+        evaluate(copy, protocols=["knn", "lowshot", "semi"], options=Options(draws=5, finetune_epochs=2))
+        assert fake == ["lowshot", "semi"]
+
+    def test_an_encoder_of_others_has_its_folder(self, tmp_path, fake):
+        model = timm.create_model("test_vit", num_classes=0)
+        torch.save(model.state_dict(), tmp_path / "w.pth")
+        name = f"timm:test_vit@{tmp_path}/w.pth"
+        row = evaluate(name, protocols=["knn"], out=tmp_path / "out")["knn"]
+        assert row["command"].startswith(f"prosmin evaluate {name} --protocols knn")
+        assert row["command"].endswith(f"--out {tmp_path}/out")
+        assert evaluate(tmp_path / "out", protocols=["knn"])["knn"] == row
+        assert len(fake) == 1
+
+
+class TestWrongRequests:
+    def test_names(self, run, fake, tmp_path):
+        with pytest.raises(UsageError, match=r"no protocol 'knnn'; there are: knn"):
+            evaluate(run, protocols=["knnn"])
+        with pytest.raises(UsageError, match=r"no suite 'papers'; there are: paper"):
+            evaluate(run, suite="papers")
+        with pytest.raises(UsageError, match="exclude each other"):
+            evaluate(run, suite="paper", protocols=["knn"])
+        with pytest.raises(UsageError, match="transfer needs other labelled pictures: --transfer SPEC"):
+            evaluate(run, protocols=["transfer"])
+        with pytest.raises(UsageError, match="--draws is 0; allowed: 1 or more"):
+            Options(draws=0)
+        with pytest.raises(UsageError, match="--linear-epochs is 'many'; allowed: a whole number"):
+            read_options({"linear_epochs": "many"})
+
+    def test_a_run_without_an_encoder(self, tmp_path):
+        (tmp_path / "unfinished").mkdir()
+        with pytest.raises(ProsminError, match=r"holds no encoder\.json"):
+            evaluate(tmp_path / "unfinished")
+
+    def refused(self, copy, fake, match, **request):
+        """The sentence comes before any protocol, and nothing is left behind."""
+        before = sorted(copy.rglob("*"))
+        with pytest.raises(ProsminError, match=match):
+            evaluate(copy, **request)
+        assert fake == []
+        assert sorted(copy.rglob("*")) == before
+
+    def changed(self, monkeypatch, spec, change):
+        """One of the sets, changed."""
+
+        def load(wanted):
+            pictures = every_twelfth(wanted)
+            return change(pictures) if wanted == spec else pictures
+
+        monkeypatch.setattr(suite, "load_pictures", load)
+
+    def test_pictures_without_labels(self, copy, fake, monkeypatch, capsys):
+        self.changed(monkeypatch, "photos@test", lambda p: dataclasses.replace(p, labels=None, classes=()))
+        self.refused(copy, fake, "photos@test has no labels", protocols=["ood", "knn"])
+        assert list(evaluate(copy)) == ["ood"]  # what can do without them
+        assert "knn: photos@test has no labels" in capsys.readouterr().err
+
+    def test_splits_of_other_classes(self, copy, fake, monkeypatch):
+        self.changed(monkeypatch, "photos@test", lambda p: dataclasses.replace(p, classes=("x", *p.classes[1:])))
+        self.refused(copy, fake, "have other classes, such as astronaut, x", suite="paper")
+
+    def test_an_ood_set_of_one_picture(self, copy, fake, monkeypatch):
+        self.changed(monkeypatch, "photos@ood", lambda p: p.subset(torch.arange(1)))
+        self.refused(copy, fake, "photos@ood holds one picture; a protocol needs 2 or more", suite="paper")
+
+    def test_fewer_labels_than_classes(self, copy, fake, monkeypatch, capsys):
+        self.changed(monkeypatch, "photos@train", lambda p: p.subset(torch.arange(0, len(p), 8)))
+        self.refused(copy, fake, "35 labels is 0, fewer than the 14 classes.*is 4, fewer", protocols=["knn", "lowshot"])
+        assert "semi" not in evaluate(copy, suite="paper")
+        assert "lowshot: photos@train has too few labels" in capsys.readouterr().err
+
+    def test_wrong_files_and_sets_behind_options(self, copy, fake, tmp_path):
+        lists = Options(label_lists=(str(tmp_path / "missing.txt"),))
+        self.refused(copy, fake, "missing.txt cannot be read", suite="paper", options=lists)
+        self.refused(copy, fake, "names no source", suite="paper", options=Options(transfer=("nowhere",)))
 
 
 def test_statistics_are_set_and_weights_are_not(run, tiny):
-    pictures = load_pictures("photos@train")
+    pictures = every_twelfth("photos@train")
     fresh, calibrated = untrained(tiny()), set_statistics(untrained(tiny()), pictures)
     for (name, a), b in zip(fresh.method.named_parameters(), calibrated.method.parameters(), strict=True):
         assert torch.equal(a, b), name
     features = calibrated(pictures).features
     assert not torch.equal(fresh(pictures).features, features)
     assert torch.equal(calibrated(pictures).features, features)  # evaluation does not move them
-
-
-def test_wrong_requests_are_sentences(run, tmp_path):
-    with pytest.raises(UsageError, match=r"no protocol 'knnn'; there are: knn"):
-        evaluate(run, protocols=["knnn"])
-    (tmp_path / "unfinished").mkdir()
-    with pytest.raises(ProsminError, match=r"holds no encoder\.json"):
-        evaluate(tmp_path / "unfinished")
 
 
 def test_uncertainty_without_a_scale_is_the_variance_between_views(tiny, tmp_path):

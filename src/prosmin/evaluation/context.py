@@ -1,5 +1,6 @@
 """What a protocol works on: an encoder, its baselines and the pictures, embedded once and kept."""
 
+import dataclasses
 from dataclasses import dataclass, field
 
 import torch
@@ -7,8 +8,9 @@ from torch import Tensor
 
 from prosmin.data.pictures import Pictures
 from prosmin.data.views import evaluation_view
-from prosmin.encoder import Encoder, has_batchnorm, set_statistics, untrained
+from prosmin.encoder import Encoder, has_batchnorm, set_statistics
 from prosmin.errors import ProsminError
+from prosmin.evaluation.cache import FeatureCache, Tensors
 from prosmin.evaluation.options import Options
 from prosmin.methods.output import Embedding
 
@@ -25,9 +27,12 @@ class Context:
     sets: dict[str, Pictures]
     ood: tuple[str, ...] = ()  # names in `sets`
     seed: int = 0
-    options: Options = Options()
-    _kept: dict[tuple[str, str], Embedding] = field(default_factory=dict)
+    options: Options = field(default_factory=Options)
+    cache: FeatureCache | None = None  # where features outlast the command
+    _kept: dict[tuple[str, str], Tensors] = field(default_factory=dict)
     _views: dict[str, list[Embedding]] = field(default_factory=dict)
+    _hashes: dict[str, str] = field(default_factory=dict)
+    _baselines: dict[str, Encoder] = field(default_factory=dict)
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -35,16 +40,14 @@ class Context:
         set_too = (UNTRAINED_SET,) if has_batchnorm(self.encoder) else ()
         return (TRAINED, *set_too, UNTRAINED, PIXELS)
 
-    def embedding(self, name: str, subject: str = TRAINED) -> Embedding:
-        """The embedding of a set by a subject."""
-        key = (subject, name)
-        if key not in self._kept:
-            self._kept[key] = self._embed(self.sets[name], subject)
-        return self._kept[key]
-
     def features(self, name: str, subject: str = TRAINED) -> Tensor:
         """Features (N, D) of a set."""
-        return self.embedding(name, subject).features
+        return self._tensors(name, subject)["features"]
+
+    def uncertainty(self, name: str) -> Tensor:
+        """The trained encoder's uncertainty about each picture of a set, (N,): Encoder.uncertainty, embedded once."""
+        kept = self._tensors(name, TRAINED).get("log_scale")
+        return self.encoder.uncertainty(self.sets[name]) if kept is None else kept
 
     def views(self, name: str) -> list[Embedding]:
         """Embeddings of several random views of a set by the trained encoder."""
@@ -72,15 +75,48 @@ class Context:
             )
         return len(train)
 
+    def _tensors(self, name: str, subject: str) -> Tensors:
+        """What is kept of a set's embedding: forecasts have up to a hundred times the size of the features."""
+        key = (subject, name)
+        if key not in self._kept:
+            cache = self.cache if subject != PIXELS else None  # they are read as fast as they are made
+            content = self._content(name, subject) if cache else ()
+            kept = cache.read(*content) if cache else None
+            if kept is None:
+                kept = _summary(self._embed(self.sets[name], subject))
+                if cache:
+                    cache.write(kept, *content)
+            self._kept[key] = kept
+        return self._kept[key]
+
+    def _content(self, name: str, subject: str) -> tuple[object, ...]:
+        """All that decides the features beside the encoder's weights."""
+        statistics = self._hash("train") if subject == UNTRAINED_SET else ""
+        views = dataclasses.asdict(self.encoder.config.views)
+        return (subject, self._hash(name), statistics, views, self.encoder.device.type)
+
+    def _hash(self, name: str) -> str:
+        if name not in self._hashes:
+            self._hashes[name] = self.sets[name].content_hash()
+        return self._hashes[name]
+
     def _embed(self, pictures: Pictures, subject: str) -> Embedding:
+        if subject == PIXELS:
+            return _pixels(pictures, self.encoder)
         if subject == TRAINED:
             return self.encoder(pictures)
-        if subject == UNTRAINED:
-            return untrained(self.encoder.config).to(self.encoder.device)(pictures)
-        if subject == UNTRAINED_SET:
-            fresh = untrained(self.encoder.config).to(self.encoder.device)
-            return set_statistics(fresh, self.sets["train"])(pictures)
-        return _pixels(pictures, self.encoder)
+        if subject not in self._baselines:
+            fresh = self.encoder.untrained()
+            self._baselines[subject] = set_statistics(fresh, self.sets["train"]) if subject == UNTRAINED_SET else fresh
+        return self._baselines[subject](pictures)
+
+
+def _summary(embedding: Embedding) -> Tensors:
+    """Features, and the mean log scale where there is a scale."""
+    scale = embedding.scale
+    if scale is None or not bool((scale > 0).any()):
+        return {"features": embedding.features}
+    return {"features": embedding.features, "log_scale": scale.log().mean(1)}
 
 
 @torch.inference_mode()

@@ -1,7 +1,9 @@
 """`prosmin evaluate`: run protocols on an encoder and leave one JSON file each in RUN/results."""
 
+import dataclasses
 import json
 import math
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,36 +15,133 @@ from prosmin.data.pictures import Pictures, load_pictures
 from prosmin.data.sources import split_spec
 from prosmin.encoder import Encoder, load
 from prosmin.errors import ProsminError, UsageError
+from prosmin.evaluation.cache import FeatureCache
 from prosmin.evaluation.context import Context
+from prosmin.evaluation.options import Options, as_arguments, read_by
 from prosmin.evaluation.protocols import PROTOCOLS
+from prosmin.evaluation.protocols.transfer import check_transfer_sets
 from prosmin.evaluation.result import Result
+from prosmin.evaluation.shares import labelled_shares
 from prosmin.files import write_text, writing
+from prosmin.foreign import is_foreign, keep_card, results_folder
+
+DEFAULT = ("knn", "linear", "ood", "uncertainty", "corruption")
+"""What is run when nothing is named: minutes on a CPU for a small set."""
+QUICK: dict[str, Any] = {
+    "corruptions": ("gaussian_noise", "defocus_blur", "contrast", "jpeg_compression"),
+    "severities": (1, 3, 5),
+}
+"""Options of that run where they are not given; a result of the full protocol that is already there counts too."""
+SUITES = {
+    "paper": ("knn", "linear", "linear-paper", "lowshot", "semi", "transfer", "ood", "corruption", "uncertainty"),
+}
+"""What --suite names: `paper` are all tasks of the paper."""
+
+_NEEDS = {
+    "ood": "out-of-distribution pictures: --ood SPEC[,SPEC...]",
+    "transfer": "other labelled pictures: --transfer SPEC[,SPEC...]",
+}
+_WITHOUT_LABELS = ("ood",)
 
 
 def evaluate(
     run: Path | str,
     *,
     protocols: Sequence[str] | None = None,
+    suite: str | None = None,
     data: str | None = None,
     test: str | None = None,
     ood: Sequence[str] | None = None,
+    options: Options | None = None,
+    out: Path | str | None = None,
     again: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """The results by protocol; what RUN/results holds already for this encoder and these pictures is not repeated."""
-    folder = Path(run)
-    encoder = load(folder)
+    """The results by protocol.
+
+    What the results folder holds already for this encoder, these pictures and these options is not repeated.
+    Protocols of a suite that the data do not allow are left out and named; those asked for by name are refused.
+    """
+    folder = results_folder(run, out)
+    encoder = load(run)
+    asked = options or Options()
+    options = asked if protocols or suite else _quick(asked)
     specs = _specs(encoder.config.data.spec if data is None else data, test, ood)
-    names = _protocol_names(protocols, has_ood=len(specs) > 2)
-    found = (
-        {} if again else {name: row for name in names if (row := _finished(folder, name, encoder, specs)) is not None}
-    )
+    names, left_out = _chosen(protocols, suite, has={"ood": len(specs) > 2, "transfer": bool(options.transfer)})
+
+    found: dict[str, dict[str, Any]] = {}
+    if not again:
+        for same in (asked, options):
+            rows = {name: _finished(folder, name, encoder, specs, same) for name in names}
+            found = {name: row for name, row in rows.items() if row is not None} | found
     missing = [name for name in names if name not in found]
     if missing:
-        context = Context(encoder, {name: _load(spec) for name, spec in specs.items()}, ood=tuple(specs)[2:])
-        for name in missing:
+        cache = FeatureCache(folder / "cache", encoder.card["hash"])
+        sets = {name: _load(spec) for name, spec in specs.items()}
+        context = Context(encoder, sets, ood=tuple(specs)[2:], options=options, cache=cache)
+        # All that can be wrong is found before the first protocol takes its time.
+        obstacles = {name: sentence for name in missing if (sentence := _obstacle(name, context))}
+        if obstacles and (protocols is not None or len(obstacles) == len(names)):
+            raise ProsminError(next(iter(obstacles.values())))
+        left_out |= obstacles
+    if left_out:
+        print("left out: " + "; ".join(f"{name}: {why}" for name, why in left_out.items()), file=sys.stderr)
+    keep_card(encoder.card, folder)
+    for name in missing:
+        if name not in left_out:
             began = time.monotonic()
-            found[name] = _write(folder, name, PROTOCOLS[name](context), encoder, specs, time.monotonic() - began)
-    return {name: found[name] for name in names}
+            result = PROTOCOLS[name](context)
+            command = _command(run, folder, name, specs, options)
+            row = _row(name, result, encoder, specs, options, command, time.monotonic() - began)
+            found[name] = _write(folder, row, result)
+    return {name: found[name] for name in names if name in found}
+
+
+def _quick(options: Options) -> Options:
+    """The options with those of a quick run in the place of defaults."""
+    return dataclasses.replace(
+        options, **{k: v for k, v in QUICK.items() if getattr(options, k) == getattr(Options(), k)}
+    )
+
+
+def _chosen(
+    protocols: Sequence[str] | None, suite: str | None, *, has: dict[str, bool]
+) -> tuple[list[str], dict[str, str]]:
+    """The protocols to run, and what each that is left out would need."""
+    if protocols is None:
+        if suite is not None and suite not in SUITES:
+            raise UsageError(f"There is no suite {suite!r}; there are: {', '.join(SUITES)}.")
+        wanted = [name for name in (SUITES[suite] if suite else DEFAULT) if name in PROTOCOLS]
+        left_out = {name: f"needs {what}" for name, what in _NEEDS.items() if name in wanted and not has[name]}
+        return [name for name in wanted if name not in left_out], left_out
+    if suite is not None:
+        raise UsageError("--suite and --protocols exclude each other; give one of them.")
+    for name in protocols:
+        if name not in PROTOCOLS:
+            raise UsageError(f"There is no protocol {name!r}; there are: {', '.join(PROTOCOLS)}.")
+        if name in _NEEDS and not has[name]:
+            raise UsageError(f"The protocol {name} needs {_NEEDS[name]}.")
+    return list(dict.fromkeys(protocols)), {}
+
+
+def _obstacle(name: str, context: Context) -> str | None:
+    """Why these pictures do not allow a protocol. What a person got wrong is raised."""
+    if name == "transfer":
+        check_transfer_sets(context.options.transfer)
+        return None
+    if name in _WITHOUT_LABELS:
+        return None
+    for part in ("train", "test"):
+        if context.sets[part].labels is None:
+            return f"{context.sets[part].spec} has no labels. Give labelled pictures with --data and --test."
+    _ = context.classes
+    if name in ("lowshot", "semi"):
+        try:
+            labelled_shares(context)
+        except ProsminError as error:
+            if context.options.label_lists:
+                raise
+            return str(error)
+    return None
 
 
 def _specs(data: str, test: str | None, ood: Sequence[str] | None) -> dict[str, str]:
@@ -54,61 +153,78 @@ def _specs(data: str, test: str | None, ood: Sequence[str] | None) -> dict[str, 
     return specs | {spec: spec for spec in ood or ()}
 
 
-def _protocol_names(protocols: Sequence[str] | None, *, has_ood: bool) -> list[str]:
-    if protocols is None:
-        return [name for name in PROTOCOLS if has_ood or name != "ood"]
-    for name in protocols:
-        if name not in PROTOCOLS:
-            raise UsageError(f"There is no protocol {name!r}; there are: {', '.join(PROTOCOLS)}.")
-    if "ood" in protocols and not has_ood:
-        raise UsageError("The protocol ood needs out-of-distribution pictures: --ood SPEC[,SPEC...].")
-    return list(protocols)
-
-
 def _load(spec: str) -> Pictures:
     pictures = load_pictures(spec)
     if len(pictures) < 2:
-        raise ProsminError(f"{spec} holds {len(pictures)} pictures; a protocol needs 2 or more.")
+        raise ProsminError(f"{spec} holds one picture; a protocol needs 2 or more.")
     return pictures
 
 
-def _finished(folder: Path, name: str, encoder: Encoder, specs: dict[str, str]) -> dict[str, Any] | None:
-    """A result already there, if it is of this encoder and these pictures."""
+def _finished(
+    folder: Path, name: str, encoder: Encoder, specs: dict[str, str], options: Options
+) -> dict[str, Any] | None:
+    """A result already there, if it is of this encoder, these pictures and these options."""
     try:
         row = json.loads((folder / "results" / f"{name}.json").read_text())
     except (OSError, json.JSONDecodeError):
         return None
-    return row if row.get("checkpoint") == _checkpoint(encoder) and row.get("data") == specs else None
+    wanted = {"checkpoint": _checkpoint(encoder), "data": specs, "options": read_by(options, name)}
+    return row if isinstance(row, dict) and all(row.get(key) == value for key, value in wanted.items()) else None
 
 
 def _checkpoint(encoder: Encoder) -> dict[str, Any]:
     return {"step": encoder.card["step"], "hash": encoder.card["hash"]}
 
 
-def _write(
-    folder: Path, name: str, result: Result, encoder: Encoder, specs: dict[str, str], seconds: float
+def _row(
+    name: str,
+    result: Result,
+    encoder: Encoder,
+    specs: dict[str, str],
+    options: Options,
+    command: str,
+    seconds: float,
 ) -> dict[str, Any]:
+    """A result as its file holds it."""
     row: dict[str, Any] = {
         "protocol": name,
-        # NaN, such as the AUROC of errors that do not occur, is not JSON.
-        "metrics": {key: value if math.isfinite(value) else None for key, value in result.metrics.items()},
+        "metrics": result.metrics,
         "baselines": result.baselines,
         "settings": result.settings,
         "data": specs,
+        "options": read_by(options, name),
         "checkpoint": _checkpoint(encoder),
         "seed": encoder.config.training.seed,
         "seconds": round(seconds, 2),
-        "command": _command(folder, name, specs),
+        "command": command,
     }
     row |= {key: value for key, value in (("sets", result.sets), ("curves", result.curves)) if value}
+    return _finite(row)
+
+
+def _finite(value: Any) -> Any:
+    """NaN, such as the AUROC of errors that do not occur, is not JSON."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write(folder: Path, row: dict[str, Any], result: Result) -> dict[str, Any]:
+    path = folder / "results" / f"{row['protocol']}.json"
     if result.arrays:
-        with writing(folder / "results" / f"{name}.npz") as part, part.open("wb") as file:
+        with writing(path.with_suffix(".npz")) as part, part.open("wb") as file:
             np.savez_compressed(file, **result.arrays)  # type: ignore[arg-type]
-    write_text(folder / "results" / f"{name}.json", json.dumps(row, indent=1))
+    write_text(path, json.dumps(row, indent=1))
     return row
 
 
-def _command(folder: Path, name: str, specs: dict[str, str]) -> str:
+def _command(run: Path | str, folder: Path, name: str, specs: dict[str, str], options: Options) -> str:
+    """The command that measures this protocol alone."""
     train, test, *ood = specs.values()
-    extra = f" --ood {','.join(ood)}" if ood else ""
-    return f"prosmin evaluate {folder} --protocols {name} --data {train} --test {test}{extra}"
+    words = ["prosmin evaluate", str(run), "--protocols", name, "--data", train, "--test", test]
+    words += ["--ood", ",".join(ood)] if ood else []
+    words += ["--out", str(folder)] if is_foreign(run) else []
+    words += [arguments] if (arguments := as_arguments(options, name)) else []
+    return " ".join(words)

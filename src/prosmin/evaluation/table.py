@@ -15,28 +15,44 @@ COLUMNS = (
     ("linear NLL", "linear", "nll", False),
     ("linear ECE", "linear", "ece", False),
     ("OOD AUROC %", "ood", "auroc", True),
+    ("corrupted error %", "corruption", "mean_error", True),
+    ("linear-paper top-1 %", "linear-paper", "top1", True),
+    ("low-shot 1 %", "lowshot", "top1_1pct", True),
+    ("low-shot 10 %", "lowshot", "top1_10pct", True),
+    ("semi 1 %", "semi", "top1_1pct", True),
+    ("semi 10 %", "semi", "top1_10pct", True),
+    ("transfer top-1 %", "transfer", "top1", True),
 )
+WIDE = 7  # columns beside each other; the rest go into a second table
 
 
 def print_table(results: dict[str, dict[str, Any]]) -> None:
     """One row a subject, one column a metric that was measured."""
-    columns = [column for column in COLUMNS if column[1] in results]
+    columns = [column for column in COLUMNS if column[2] in results.get(column[1], {}).get("metrics", {})]
+    for start in range(0, len(columns), WIDE):
+        _print_columns(results, columns[start : start + WIDE])
+
+
+def _print_columns(results: dict[str, dict[str, Any]], columns: list[tuple[str, str, str, bool]]) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     for heading, *_ in columns:
         table.add_column(heading, justify="right")
     for subject in (PIXELS, UNTRAINED, UNTRAINED_SET, TRAINED):
-        if not any(subject == TRAINED or subject in results[column[1]].get("baselines", {}) for column in columns):
-            continue
-        table.add_row(
-            subject,
-            *(_cell(results[protocol], subject, metric, percent) for _, protocol, metric, percent in columns),
-        )
-    Console(width=110, soft_wrap=True).print(table)
+        cells = [_cell(results[protocol], subject, metric, percent) for _, protocol, metric, percent in columns]
+        if any(cell != "-" for cell in cells):
+            table.add_row(subject, *cells)
+    Console(width=120, soft_wrap=True).print(table)
 
 
 def _cell(result: dict[str, Any], subject: str, metric: str, percent: bool) -> str:
+    """A number, with its standard deviation over draws where there is one."""
     metrics = result["metrics"] if subject == TRAINED else result.get("baselines", {}).get(subject, {})
-    if metric not in metrics:
+    value, spread = metrics.get(metric), metrics.get(f"{metric}_sd")
+    if value is None:
         return "-"
-    return f"{100 * metrics[metric]:.1f}" if percent else f"{metrics[metric]:.3f}"
+
+    def text(number: float) -> str:
+        return f"{100 * number:.1f}" if percent else f"{number:.3f}"
+
+    return text(value) if spread is None else f"{text(value)} ± {text(spread)}"

@@ -3,12 +3,27 @@
 from collections.abc import Callable
 
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.protocols import knn, linear, ood, uncertainty
+from prosmin.evaluation.protocols import (
+    corruption,
+    knn,
+    linear,
+    linear_paper,
+    lowshot,
+    ood,
+    semi,
+    transfer,
+    uncertainty,
+)
 from prosmin.evaluation.result import Result
 
 PROTOCOLS: dict[str, Callable[[Context], Result]] = {
     "knn": knn.run,
     "linear": linear.run,
+    "linear-paper": linear_paper.run,
+    "lowshot": lowshot.run,
+    "semi": semi.run,
+    "transfer": transfer.run,
     "ood": ood.run,
     "uncertainty": uncertainty.run,
+    "corruption": corruption.run,
 }

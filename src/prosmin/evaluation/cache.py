@@ -1,0 +1,64 @@
+"""Features on disk, RUN/cache: what was embedded once is not embedded again by the next protocol or command.
+
+A file's name is a hash of all that decides the features: the encoder's weights, the pixels, the view and the
+kind of device, whose arithmetic differs in the last bits. Nothing has to be said when one of them changes.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from prosmin.files import writing
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class FeatureCache:
+    """The features of one encoder in one folder; those of an encoder that was replaced are removed."""
+
+    folder: Path
+    encoder: str  # the hash of its weights
+
+    def read(self, *content: object) -> Tensors | None:
+        """What was kept under this content; None where nothing was, or where it is damaged."""
+        path = self._path(content)
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                whole = (file.metadata() or {}).get("hash") == _hash(tensors)
+        except (OSError, SafetensorError, ValueError):
+            return None
+        return tensors if whole else None
+
+    def write(self, tensors: Tensors, *content: object) -> None:
+        """Keep tensors under this content."""
+        for path in self.folder.glob("*.safetensors"):
+            if not path.name.startswith(self._prefix):
+                path.unlink(missing_ok=True)
+        tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        with writing(self._path(content)) as part:
+            save_file(tensors, part, metadata={"hash": _hash(tensors)})
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.encoder[:16]}-"
+
+    def _path(self, content: tuple[object, ...]) -> Path:
+        text = json.dumps([self.encoder, *content], sort_keys=True)
+        name = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+        return self.folder / f"{self._prefix}{name}.safetensors"
+
+
+def _hash(tensors: Tensors) -> str:
+    """The file's own check: safetensors looks at sizes alone, so changed bytes would pass."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.numpy().data)
+    return digest.hexdigest()

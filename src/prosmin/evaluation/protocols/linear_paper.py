@@ -1,0 +1,25 @@
+"""linear-paper: the paper's linear protocol, SGD on augmented pictures through the frozen encoder."""
+
+from prosmin.evaluation.answers import diagrams, judge
+from prosmin.evaluation.context import Context
+from prosmin.evaluation.linear_heads import train_linear_heads
+from prosmin.evaluation.result import Result
+
+
+def run(context: Context) -> Result:
+    """Accuracy and calibration; the learning rate and the temperature come from a held-out tenth of train."""
+    context.labels("train")
+    answers = train_linear_heads(
+        context.encoder,
+        context.sets["train"],
+        context.sets["test"],
+        classes=context.classes,
+        epochs=context.options.linear_epochs,
+        seed=context.seed,
+    )
+    labels = context.labels("test")
+    return Result(
+        metrics=judge(answers.logits, labels, temperature=answers.temperature, seed=context.seed),
+        settings=answers.settings,
+        curves=diagrams(answers.logits, labels, temperature=answers.temperature),
+    )

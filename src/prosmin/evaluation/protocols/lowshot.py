@@ -1,0 +1,47 @@
+"""lowshot: logistic regression on frozen features with 1 % and 10 % of the labels."""
+
+from typing import Any
+
+from torch import Tensor
+
+from prosmin.evaluation.answers import judge
+from prosmin.evaluation.context import TRAINED, Context
+from prosmin.evaluation.linear import linear_probe
+from prosmin.evaluation.result import Result
+from prosmin.evaluation.shares import FOLDS, labelled_shares, over_draws
+
+
+def run(context: Context) -> Result:
+    """Mean and standard deviation over the draws; strength and temperature are chosen within a draw's labels."""
+    shares, left_out = labelled_shares(context)
+    metrics: dict[str, dict[str, float]] = {subject: {} for subject in context.subjects}
+    sets: dict[str, dict[str, dict[str, float]]] = {}
+    settings: dict[str, Any] = {}
+    for share in shares:
+        for subject in context.subjects:
+            scored = [_score(context, subject, subset) for subset in share.subsets]
+            metrics[subject] |= over_draws([row for row, _ in scored], share.name)
+            if subject == TRAINED:
+                sets[share.name] = {f"draw {i}": row for i, (row, _) in enumerate(scored)}
+                settings[share.name] = {"labels": len(share.subsets[0]), "l2": [l2 for _, l2 in scored]}
+    return Result(
+        metrics=metrics.pop(TRAINED),
+        baselines=metrics,
+        sets=sets,
+        settings={"shares": settings, "left_out": left_out, "held_out": f"{FOLDS} folds of a draw's labels"},
+    )
+
+
+def _score(context: Context, subject: str, subset: Tensor) -> tuple[dict[str, float], float]:
+    """The metrics of one draw, and its strength."""
+    device = context.encoder.device  # 10 % of a large set is slow on a CPU
+    probe = linear_probe(
+        context.features("train", subject)[subset].to(device),
+        context.labels("train")[subset],
+        classes=context.classes,
+        seed=context.seed,
+        folds=FOLDS,
+    )
+    logits = probe.logits(context.features("test", subject).to(device)).cpu()
+    row = judge(logits, context.labels("test"), temperature=probe.temperature, seed=context.seed)
+    return row, probe.l2

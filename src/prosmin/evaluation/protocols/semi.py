@@ -1,0 +1,37 @@
+"""semi: the whole backbone fine-tuned on 1 % and 10 % of the labels."""
+
+from typing import Any
+
+from prosmin.evaluation.answers import judge
+from prosmin.evaluation.context import Context
+from prosmin.evaluation.finetune import fine_tune
+from prosmin.evaluation.result import Result
+from prosmin.evaluation.shares import labelled_shares, over_draws
+
+
+def run(context: Context) -> Result:
+    """Mean and standard deviation over the draws; rate and temperature are chosen within a draw's labels."""
+    shares, left_out = labelled_shares(context)
+    train, test = context.sets["train"], context.sets["test"]
+    metrics: dict[str, float] = {}
+    sets: dict[str, dict[str, dict[str, float]]] = {}
+    settings: dict[str, Any] = {}
+    for share in shares:
+        tuned = [
+            fine_tune(
+                context.encoder,
+                train.subset(subset),
+                test,
+                classes=context.classes,
+                seed=context.seed + draw,
+                epochs=context.options.finetune_epochs,
+            )
+            for draw, subset in enumerate(share.subsets)
+        ]
+        rows = [
+            judge(one.logits, context.labels("test"), temperature=one.temperature, seed=context.seed) for one in tuned
+        ]
+        metrics |= over_draws(rows, share.name)
+        sets[share.name] = {f"draw {i}": row for i, row in enumerate(rows)}
+        settings[share.name] = {"labels": len(share.subsets[0]), "draws": [one.settings for one in tuned]}
+    return Result(metrics=metrics, sets=sets, settings={"shares": settings, "left_out": left_out})
