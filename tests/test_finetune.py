@@ -1,6 +1,7 @@
 """Fine-tuning, semi and transfer: what is learned, what is chosen where, what stays as it was."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from coloured import coloured
 from prosmin.encoder import untrained
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation import finetune
+from prosmin.evaluation.answers import weigh
 from prosmin.evaluation.augmentation import augmented
 from prosmin.evaluation.batches import batch_size, training_batches
 from prosmin.evaluation.context import Context
@@ -128,6 +130,17 @@ class TestFineTuning:
         many = fine_tune(encoder, coloured(600), test, classes=3, seed=0)
         assert many.settings["held_out"] == "a tenth of the labels"
         assert [len(keys) for keys, _ in asked] == [540] * 3 + [600]
+
+    def test_rates_are_compared_at_their_best_temperature(self):
+        labels = torch.arange(60) % 3
+        right = torch.nn.functional.one_hot(labels.where(torch.arange(60) % 4 > 0, (labels + 1) % 3), 3).double()
+        temperature, nll = weigh(100 * right, labels)  # right in three of four cases, and far too sure
+        assert nll < weigh(0.1 * right, labels)[1] + 1e-6
+        assert nll < torch.nn.functional.cross_entropy(0.1 * right, labels)  # which hardly learned
+        # With p the probability of the answer: 3/4 at the best temperature, so nll = -3/4 ln 3/4 - 1/4 ln 1/8.
+        assert nll == pytest.approx(-0.75 * math.log(0.75) - 0.25 * math.log(0.125), abs=1e-4)
+        assert temperature == pytest.approx(100 / math.log(6), rel=1e-3)
+        assert weigh(right * math.nan, labels)[1] == math.inf
 
     def test_a_network_that_diverges_is_not_chosen(self, encoder, monkeypatch):
         def answers(bad):

@@ -12,6 +12,7 @@ import torch
 
 from conftest import TINY
 from prosmin import config as configs
+from prosmin.cli import main
 from prosmin.data.pictures import load_pictures
 from prosmin.encoder import Encoder, load, set_statistics, untrained
 from prosmin.errors import ProsminError, UsageError
@@ -186,6 +187,29 @@ class TestSuites:
         fake.clear()
         evaluate(copy, protocols=["knn", "lowshot", "semi"], options=Options(draws=5, finetune_epochs=2))
         assert fake == ["lowshot", "semi"]
+
+    def test_the_command_passes_the_options_on(self, copy, fake, monkeypatch, capsys):
+        command = [
+            "evaluate",
+            str(copy),
+            "--suite",
+            "paper",
+            "--draws",
+            "2",
+            "--severities",
+            "3,5",
+            "--transfer",
+            "photos",
+        ]
+        assert main([*command, "--label-lists", "nowhere.txt"]) == 1
+        assert "The label list nowhere.txt cannot be read" in capsys.readouterr().err
+        assert main(command) == 0
+        assert fake == PAPER
+        read = {name: json.loads((copy / f"results/{name}.json").read_text())["options"] for name in PAPER}
+        assert read["lowshot"] == {"label_lists": [], "draws": 2}
+        assert read["corruption"]["severities"] == [3, 5]
+        assert read["transfer"]["transfer"] == ["photos"]
+        assert read["knn"] == {}
 
     def test_an_encoder_of_others_has_its_folder(self, tmp_path, fake):
         model = timm.create_model("test_vit", num_classes=0)

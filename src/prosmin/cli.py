@@ -1,6 +1,7 @@
 """The command: parses, calls one function, prints. Errors are one sentence; `--debug` shows where they came from."""
 
 import argparse
+import dataclasses
 import os
 import shlex
 import sys
@@ -12,6 +13,7 @@ from typing import NoReturn
 
 from prosmin import __version__
 from prosmin.errors import ProsminError, UsageError
+from prosmin.evaluation.options import Options, flag, read_options
 
 # Modules that need torch, and that is nearly all, are imported by the command that needs them: `prosmin --help` does
 # not wait for it, and `prosmin doctor` can say that it is broken.
@@ -107,12 +109,21 @@ def _parser() -> Parser:
     train.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: runs/NAME)")
 
     judge = command("evaluate", _evaluate, "measure a trained encoder")
-    judge.add_argument("run_folder", type=Path, metavar="RUN")
-    judge.add_argument("--protocols", metavar="NAME,...", help="which to run (default: all that the data allow)")
+    judge.add_argument("run_folder", metavar="RUN", help="a run folder, or an encoder of others: timm:NAME[@FILE]")
+    judge.add_argument("--protocols", metavar="NAME,...", help="which to run (default: the quick ones)")
+    judge.add_argument("--suite", metavar="NAME", help="paper: all tasks of the paper that the data given allow")
     judge.add_argument("--data", metavar="SPEC", help="labelled pictures (default: those of the run)")
     judge.add_argument("--test", metavar="SPEC", help="labelled test pictures, where --data has no split named test")
     judge.add_argument("--ood", metavar="SPEC,...", help="out-of-distribution pictures")
+    judge.add_argument("--out", type=Path, metavar="DIR", help="results folder of timm:NAME (default: runs/timm-NAME)")
     judge.add_argument("--again", action="store_true", help="measure again what is already in RUN/results")
+    for field in dataclasses.fields(Options):
+        protocols = ", ".join(field.metadata["read_by"])
+        judge.add_argument(
+            flag(field.name),
+            metavar=field.metadata["form"],
+            help=f"{protocols}: {field.metadata['doc']}".replace("%", "%%"),
+        )
 
     sweep = command(
         "ablate", _ablate, "train a grid of runs and compare them, without test pictures", takes_fields=True
@@ -216,9 +227,12 @@ def _evaluate(options: argparse.Namespace, fields: dict[str, str]) -> None:
         evaluate(
             options.run_folder,
             protocols=names,
+            suite=options.suite,
             data=options.data,
             test=options.test,
             ood=ood,
+            options=read_options({field.name: getattr(options, field.name) for field in dataclasses.fields(Options)}),
+            out=options.out,
             again=options.again,
         )
     )

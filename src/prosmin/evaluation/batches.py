@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+from rich.console import Console
+from rich.progress import track
 from torch import Tensor
 
 from prosmin.config import ViewsConfig
@@ -30,13 +32,19 @@ def batch_size(pictures: int, *, most: int) -> int:
 
 
 def training_batches(
-    pictures: Pictures, views: ViewsConfig, *, size: int, epochs: int, seed: int, device: torch.device
+    pictures: Pictures, views: ViewsConfig, *, size: int, epochs: int, seed: int, device: torch.device, title: str = ""
 ) -> Iterator[Batch]:
-    """Every epoch in a new order; order and augmentation follow from (seed, step, position)."""
+    """Every epoch in a new order; order and augmentation follow from (seed, step, position).
+
+    With a title, a terminal shows a bar.
+    """
     order = Order(len(pictures), batch_size=size, seed=seed)
     if pictures.images.nbytes <= MEMORY_LIMIT:
         pictures = pictures.to(device)
-    for step in range(epochs * order.steps_per_epoch):
+    console = Console(stderr=True)
+    steps = range(epochs * order.steps_per_epoch)
+    hidden = not (title and console.is_terminal)
+    for step in track(steps, description=title, console=console, transient=True, disable=hidden):
         index = order(step).to(pictures.images.device)
         images, sizes = pictures.images[index].to(device), pictures.sizes[index].to(device)
         yield Batch(step, augmented(images, sizes, views, seed=seed, step=step), index.to(device))

@@ -16,8 +16,8 @@ from torch.optim import AdamW
 from prosmin.data.pictures import Pictures
 from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError
+from prosmin.evaluation.answers import weigh
 from prosmin.evaluation.batches import batch_size, evaluation_batches, half_precision, training_batches
-from prosmin.evaluation.calibration import fit_temperature
 from prosmin.evaluation.held_out import held_out_mask
 from prosmin.evaluation.subsets import deal_folds
 from prosmin.models.target import make_target
@@ -59,21 +59,22 @@ def fine_tune(
     masks = _held_out(train, labels, seed)
     unseen = torch.cat([labels[mask] for mask in masks])
     tried = {
-        rate: torch.cat([answers(train.subset(~mask), train.subset(mask), rate) for mask in masks]) for rate in RATES
+        rate: weigh(torch.cat([answers(train.subset(~mask), train.subset(mask), rate) for mask in masks]), unseen)
+        for rate in RATES
     }
-    path = {rate: _nll(logits, unseen) for rate, logits in tried.items()}
-    rate = min(path, key=path.__getitem__)
-    if not math.isfinite(path[rate]):
+    rate = min(tried, key=lambda rate: tried[rate][1])
+    temperature, nll = tried[rate]
+    if not math.isfinite(nll):
         raise ProsminError(
             f"Fine-tuning on {train.spec} diverged at every learning rate of {', '.join(map(str, RATES))}; "
             "is the checkpoint sound?"
         )
     return FineTuned(
         logits=answers(train, test, rate),
-        temperature=fit_temperature(tried[rate], unseen),
+        temperature=temperature,
         settings={
             "lr": rate,
-            "lr_tried": {str(rate): round(nll, 4) for rate, nll in path.items() if math.isfinite(nll)},
+            "lr_tried": {str(rate): round(nll, 4) for rate, (_, nll) in tried.items()},
             "epochs": epochs,
             "batch_size": batch_size(len(train), most=BATCH),
             "held_out": "a tenth of the labels" if len(masks) == 1 else f"{FOLDS} folds of the labels",
@@ -110,7 +111,7 @@ def _train(encoder: Encoder, train: Pictures, *, classes: int, rate: float, epoc
     size = batch_size(len(train), most=BATCH)
     steps = epochs * (len(train) // size)
     for step, views, index in training_batches(
-        train, encoder.config.views, size=size, epochs=epochs, seed=seed, device=device
+        train, encoder.config.views, size=size, epochs=epochs, seed=seed, device=device, title="fine-tuning"
     ):
         lr = warmup_cosine(step, steps, round(WARMUP * steps), rate, 0.0)
         for group in optimizer.param_groups:
@@ -151,11 +152,6 @@ def _held_out(train: Pictures, labels: Tensor, seed: int) -> list[Tensor]:
         return [held_out_mask(labels, train.keys, train.spec, seed=seed)]
     fold = deal_folds(labels, FOLDS, seed=seed)
     return [fold == i for i in range(FOLDS)]
-
-
-def _nll(logits: Tensor, labels: Tensor) -> float:
-    """The mean NLL; infinite for a network that diverged."""
-    return F.cross_entropy(logits, labels).item() if bool(torch.isfinite(logits).all()) else math.inf
 
 
 def _labels(pictures: Pictures) -> Tensor:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from prosmin.data.pictures import Pictures
 from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError
+from prosmin.evaluation.answers import weigh
 from prosmin.evaluation.batches import batch_size, evaluation_batches, half_precision, training_batches
-from prosmin.evaluation.calibration import fit_temperature
 from prosmin.evaluation.held_out import held_out_mask
 from prosmin.models.probing import describe_probe, probe_features
 from prosmin.training.schedules import cosine
@@ -47,19 +47,20 @@ def train_linear_heads(
     choosing, answering = _train(encoder, train, labels, held_out, classes=classes, epochs=epochs, seed=seed)
     logits = _predict(choosing, train.subset(held_out), encoder)  # (R, n, C)
     unseen = labels[held_out].cpu()
-    path = [F.cross_entropy(rows, unseen).nan_to_num(math.inf).item() for rows in logits]
-    best = min(range(len(RATES)), key=path.__getitem__)
-    if not math.isfinite(path[best]):
+    tried = [weigh(rows, unseen) for rows in logits]
+    best = min(range(len(RATES)), key=lambda number: tried[number][1])
+    temperature, nll = tried[best]
+    if not math.isfinite(nll):
         raise ProsminError(
             f"The linear classifier on {train.spec} diverged at every learning rate of {', '.join(map(str, RATES))}; "
             "is the checkpoint sound?"
         )
     return LinearAnswers(
         logits=_predict(answering[best, None], test, encoder)[0],
-        temperature=fit_temperature(logits[best], unseen),
+        temperature=temperature,
         settings={
             "lr": RATES[best],
-            "lr_tried": {str(rate): round(nll, 4) for rate, nll in zip(RATES, path, strict=True) if math.isfinite(nll)},
+            "lr_tried": {str(rate): round(nll, 4) for rate, (_, nll) in zip(RATES, tried, strict=True)},
             "epochs": epochs,
             "batch_size": batch_size(len(train), most=BATCH),
             "features": describe_probe(_backbone(encoder)),
@@ -78,7 +79,13 @@ def _train(
     seen = torch.stack([~held_out, torch.ones_like(held_out)]).float()  # (2, N)
     heads = velocity = torch.zeros(0)
     for step, views, index in training_batches(
-        train, encoder.config.views, size=size, epochs=epochs, seed=seed, device=encoder.device
+        train,
+        encoder.config.views,
+        size=size,
+        epochs=epochs,
+        seed=seed,
+        device=encoder.device,
+        title="linear classifiers",
     ):
         inputs = _inputs(encoder, views)  # (B, F + 1)
         if step == 0:

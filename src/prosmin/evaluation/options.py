@@ -46,9 +46,11 @@ class Options:
         form="FILE,...",
         read_by=("lowshot", "semi"),
     )
-    draws: int = option(3, "random subsets of labels for each share", form="N", read_by=("lowshot", "semi"))
+    draws: int = option(
+        3, "random subsets of labels for each share (default: 3)", form="N", read_by=("lowshot", "semi")
+    )
     linear_epochs: int = option(
-        100, "epochs of the linear classifier on augmented pictures", form="N", read_by=("linear-paper",)
+        100, "epochs of the linear classifier on augmented pictures (default: 100)", form="N", read_by=("linear-paper",)
     )
     finetune_epochs: int | None = option(
         None, "epochs of fine-tuning (default: by the number of pictures)", form="N", read_by=("semi", "transfer")
