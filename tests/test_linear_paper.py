@@ -14,6 +14,7 @@ from prosmin.errors import ProsminError
 from prosmin.evaluation import linear_heads
 from prosmin.evaluation.batches import evaluation_batches, training_batches
 from prosmin.evaluation.context import Context
+from prosmin.evaluation.held_out import held_out_mask
 from prosmin.evaluation.linear_heads import RATES, train_linear_heads
 from prosmin.evaluation.options import Options
 from prosmin.evaluation.protocols import linear_paper
@@ -145,6 +146,11 @@ class TestProtocol:
         assert result.metrics["top1"] == pytest.approx(top1)
         assert top1 > 0.9
         assert result.metrics["temperature"] == answers.temperature
+        # The answers are those of the head that learned from all of train at the chosen rate.
+        held_out = held_out_mask(pictures.labels, pictures.keys, pictures.spec, seed=0)
+        heads = linear_heads._train(encoder, pictures, pictures.labels, held_out, classes=3, epochs=10, seed=0)
+        chosen = heads[1, RATES.index(answers.settings["lr"]), None]
+        assert torch.equal(linear_heads._predict(chosen, test, encoder)[0], answers.logits)
         assert {"ece_floor", "ece_low", "ece_high", "adaptive_ece", "nll_calibrated"} <= result.metrics.keys()
 
     def test_answers_are_of_evaluation_views(self, encoder, pictures):
