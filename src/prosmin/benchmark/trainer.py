@@ -41,7 +41,7 @@ class Trainer:
         check_shares(config.training, processes=1)
         self.method = build(config)
         self.model, self.optimizer = prepare(self.fabric, config, self.method)
-        self._render = torch.compile(view_making.render) if self.is_compiled else view_making.render
+        self._render = torch.compile(view_making.render, dynamic=False) if self.is_compiled else view_making.render
         self._positions = torch.arange(config.training.batch_size, device=self.device)
         self._values = Values(lr=STILL, weight_decay=config.optimizer.weight_decay, momentum=config.target.momentum)
         self._steps = 0

@@ -142,6 +142,7 @@ class StreamFeed:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._bad: dict[int, str] = {}
         self._lock = threading.Lock()
+        self._canvas = (0, 0)
 
     @property
     def bad(self) -> list[str]:
@@ -193,7 +194,7 @@ class StreamFeed:
         parts = workers.map(lambda start: self._find_part(numbers[start : start + step], stop), starts)
         found = [item for part in parts for item in part]
         sizes = torch.tensor([tuple(picture.shape[1:]) for _, picture in found])  # (b, 2)
-        height, width = padded(sizes)
+        height, width = self._grown(padded(sizes))
         if self._stream is None:
             canvas = torch.empty(len(found), 3, height, width, dtype=torch.uint8)
             pages = canvas.numpy().transpose(0, 2, 3, 1)
@@ -214,6 +215,14 @@ class StreamFeed:
             images = canvas.to(self._device, non_blocking=True).permute(0, 3, 1, 2).contiguous()
             batch = Batch(images, sizes.pin_memory().to(self._device, non_blocking=True), index)
             return _Packed(batch, self._stream.record_event())
+
+    def _grown(self, size: tuple[int, int]) -> tuple[int, int]:
+        """On a GPU the sides of a batch never shrink: code compiled for a shape then serves nearly every batch."""
+        if self._stream is None:
+            return size
+        with self._lock:
+            self._canvas = (max(size[0], self._canvas[0]), max(size[1], self._canvas[1]))
+            return self._canvas
 
     def _find_part(self, numbers: list[int], stop: threading.Event) -> list[tuple[int, Tensor]]:
         return [self._find(number) for number in numbers if not stop.is_set()]
@@ -259,7 +268,7 @@ class StreamFeed:
                 picture = usable.get(i)
                 found.append((number, bounded(picture)) if isinstance(picture, Tensor) else self._find(number))
             sizes = torch.tensor([tuple(picture.shape[1:]) for _, picture in found])
-            images = torch.zeros(len(found), 3, *padded(sizes), dtype=torch.uint8, device=self._device)
+            images = torch.zeros(len(found), 3, *self._grown(padded(sizes)), dtype=torch.uint8, device=self._device)
             for image, (_, picture) in zip(images, found, strict=True):
                 image[:, : picture.shape[1], : picture.shape[2]].copy_(picture, non_blocking=True)
             index = torch.tensor([number for number, _ in found])

@@ -52,7 +52,8 @@ def _sum_rows(table: Tensor, taps: Taps) -> Tensor:
 def multiply(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
     """Two batched products. The first runs along the longer axis, so that less is left for the second."""
     # Zeros up to a multiple of eight: a GPU's fast products want rows that begin at aligned addresses.
-    images = F.pad(images, (0, -images.shape[-1] % 8, 0, -images.shape[-2] % 8))
+    if images.shape[-1] % 8 or images.shape[-2] % 8:
+        images = F.pad(images, (0, -images.shape[-1] % 8, 0, -images.shape[-2] % 8))
     if images.shape[-1] > images.shape[-2]:
         return _multiply(images.mT, columns, rows).mT.contiguous()
     return _multiply(images, rows, columns).contiguous()

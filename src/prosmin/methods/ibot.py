@@ -19,6 +19,7 @@ from prosmin.models.freezing import put_back, take_values
 from prosmin.models.masking import BlockMasks
 from prosmin.models.target import make_target, update_target
 from prosmin.models.tokens import build_vit, vit_tokens
+from prosmin.models.vit import encode
 
 
 class TokenEmbedder(nn.Module):
@@ -41,7 +42,7 @@ class TokenEmbedder(nn.Module):
         P without it. The other groups give their class tokens only.
         """
         first, patches = vit_tokens(self.backbone, groups[0], mask, self.mask_token)  # (n, D), (n, P, D)
-        features = torch.cat([first, *(self.backbone(x) for x in groups[1:])])  # (N, D)
+        features = torch.cat([first, *(encode(self.backbone, x) for x in groups[1:])])  # (N, D)
         if chosen is not None:
             patches = _take(patches, chosen)  # (n, M, D)
         n, M = patches.shape[:2]

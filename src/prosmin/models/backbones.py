@@ -9,6 +9,7 @@ from torch import nn
 from prosmin.config import BackboneConfig
 from prosmin.errors import UsageError
 from prosmin.models.resnet import RESNETS, SmallResNet
+from prosmin.models.vit import quicken
 
 
 def build_backbone(config: BackboneConfig, *, image_size: int) -> nn.Module:
@@ -33,7 +34,7 @@ def build_backbone(config: BackboneConfig, *, image_size: int) -> nn.Module:
         }
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         # dynamic_img_size: the position embedding is interpolated, so that local views pass through the same network.
-        return timm.create_model(
+        network = timm.create_model(
             config.name,
             num_classes=0,
             img_size=image_size,
@@ -41,6 +42,7 @@ def build_backbone(config: BackboneConfig, *, image_size: int) -> nn.Module:
             drop_path_rate=config.drop_path,
             **given,
         )
+        return quicken(network) if isinstance(network, VisionTransformer) else network
     _refuse_vit_options(config)
     return timm.create_model(config.name, num_classes=0, drop_path_rate=config.drop_path)
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from prosmin.config import Config
 from prosmin.models.backbones import build_backbone
 from prosmin.models.projector import Projector
+from prosmin.models.vit import encode
 
 
 class Embedder(nn.Module):
@@ -19,7 +20,7 @@ class Embedder(nn.Module):
 
     def forward(self, groups: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Groups of views of one size each, (n, 3, h, h) -> features (N, D), embedding (N, K)."""
-        features = torch.cat([self.backbone(x) for x in groups])
+        features = torch.cat([encode(self.backbone, x) for x in groups])
         return features, self.projector(features)
 
 

@@ -116,7 +116,8 @@ def _part_maker(
     share = training.batch_size // fabric.world_size
     positions = torch.arange(share, device=fabric.device) + fabric.global_rank * share
     is_compiled = config.compute.compile != "none"
-    render = torch.compile(view_making.render) if is_compiled else view_making.render
+    # Shapes are those of the feed, which changes them seldom: code for any shape would take twice the time.
+    render = torch.compile(view_making.render, dynamic=False) if is_compiled else view_making.render
 
     def parts(step: int, batch: Batch) -> Iterator[tuple[Views, Draws]]:
         if config.backbone.drop_path:  # drawn by torch's own generator, which must not remember earlier steps
