@@ -12,6 +12,7 @@ from prosmin.data.pictures import load_pictures
 from prosmin.data.views import evaluation_view
 from prosmin.encoder import has_batchnorm, load
 from prosmin.errors import ProsminError, UsageError
+from prosmin.evaluation import suite
 from prosmin.foreign import keep_card, results_folder
 from prosmin.report import write_report
 from published_layouts import dino_checkpoint, moco_checkpoint, prefixed, vit_features, vit_tensors
@@ -34,6 +35,12 @@ def file(tmp_path_factory) -> Path:
     tensors = network("test_vit").state_dict()
     torch.save(dino_checkpoint(tensors, student=prefixed(tensors, "x.")), path)
     return path
+
+
+def every_fortieth(spec: str):
+    """A few of a set's pictures, so that a protocol takes a second."""
+    pictures = load_pictures(spec)
+    return pictures.subset(torch.arange(0, len(pictures), 40))
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +161,19 @@ class TestFolder:
         torch.save(timm.create_model("test_vit", num_classes=0).state_dict(), copy)
         with pytest.raises(ProsminError, match=r"not those that .*/out was measured with"):
             load(tmp_path / "out")
+
+    def test_evaluate(self, file, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(suite, "load_pictures", every_fortieth)
+        row = suite.evaluate(f"timm:test_vit@{file}", protocols=["knn"])["knn"]
+        folder = tmp_path / "runs/timm-test_vit-dino_tiny"
+        assert row["checkpoint"] == {"step": None, "hash": json.loads((folder / "encoder.json").read_text())["hash"]}
+        assert {"untrained", "raw pixels"} <= set(row["baselines"])
+        written = json.loads((folder / "results/knn.json").read_text())
+        assert written["metrics"] == row["metrics"]
+        monkeypatch.setattr(suite, "PROTOCOLS", {"knn": None})
+        again = suite.evaluate(folder, protocols=["knn"])  # found by the folder, and not measured again
+        assert again["knn"]["metrics"] == row["metrics"]
 
     def test_report(self, file, tmp_path):
         encoder = load(f"timm:test_vit@{file}")
