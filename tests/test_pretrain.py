@@ -12,6 +12,7 @@ from prosmin.encoder import load
 from prosmin.errors import ProsminError
 from prosmin.training import checkpoints
 from prosmin.training.pretrain import pretrain
+from tiny_methods import tiny_method
 
 VOLATILE = {"images_per_second", "memory_mib"}
 
@@ -67,6 +68,13 @@ def test_stopped_and_continued_is_the_same_run(undisturbed, tmp_path, tiny):
     pretrain(tiny(training__max_steps="3"), run)
     pretrain(tiny(), run)
     assert_same_run(undisturbed, run)
+
+
+@pytest.mark.parametrize("name", ["dino", "ibot", "mocov3"])
+def test_every_method_continues_to_the_same_bits(tmp_path, name):
+    whole = pretrain(tiny_method(name), tmp_path / "whole")
+    pretrain(tiny_method(name, training__max_steps="1"), tmp_path / "halves")
+    assert_same_run(whole, pretrain(tiny_method(name), tmp_path / "halves"))
 
 
 def test_stochastic_depth_continues_to_the_same_bits(tmp_path, tiny):
