@@ -101,11 +101,10 @@ def table() -> str:
         "| method | gradients | other | " + " | ".join(f"{n} GPU{'s' * (n > 1)}, img/s" for n in WORLDS) + " |",
         "|---" * (3 + len(WORLDS)) + "|",
     ]
+    steps = {row["method"]: row for row in measured["table"] if row["recipe"] == RECIPE}
     for method, sent in traffic["methods"].items():
-        row = measured["recipes"][RECIPE]["methods"].get(method)
-        if row is None:
-            continue
-        step, batch = row["step_ms"] / 1e3, row["batch_size"]
+        step = steps[method]["ms"] / 1e3
+        batch = round(steps[method]["images_per_second"] * step)
         rates = []
         for n in WORLDS:
             reduce = 2 * (n - 1) / n * (sent["gradients"] + sent["other"]) / LINKS[n][0] if n > 1 else 0.0
