@@ -1,0 +1,35 @@
+"""The configuration: one tree of frozen dataclasses, checked when built, saved as YAML that reruns the run."""
+
+from prosmin.config.checks import option
+from prosmin.config.groups import (
+    BackboneConfig,
+    ComputeConfig,
+    DataConfig,
+    OptimizerConfig,
+    TargetConfig,
+    TrainingConfig,
+    ViewsConfig,
+)
+from prosmin.config.identity import differences, fingerprint
+from prosmin.config.methods import (
+    METHOD_GROUPS,
+    METHOD_TITLES,
+    DinoHeads,
+    DinoLoss,
+    IbotHeads,
+    IbotLoss,
+    MocoHeads,
+    MocoLoss,
+    ProsminHeads,
+    ProsminLoss,
+)
+from prosmin.config.recipes import merge, read_yaml, recipe_names, recipe_text, resolve
+from prosmin.config.tree import GROUPS, Config, MethodConfig, Tree, build, describe, groups, to_tree, to_yaml
+
+__all__ = [
+    "GROUPS", "METHOD_GROUPS", "METHOD_TITLES", "BackboneConfig", "ComputeConfig", "Config", "DataConfig", "DinoHeads",
+    "DinoLoss", "IbotHeads", "IbotLoss", "MethodConfig", "MocoHeads", "MocoLoss", "OptimizerConfig", "ProsminHeads",
+    "ProsminLoss", "TargetConfig", "TrainingConfig", "Tree", "ViewsConfig", "build", "describe", "differences",
+    "fingerprint", "groups", "merge", "option", "read_yaml", "recipe_names", "recipe_text", "resolve",
+    "to_tree", "to_yaml",
+]  # fmt: skip

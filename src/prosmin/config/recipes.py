@@ -1,0 +1,78 @@
+"""A configuration is resolved from layers, later ones winning.
+
+The defaults, a recipe, the recipe's section for the method, a configuration file, the command line. Nothing edits it
+afterwards; derived values are computed where they are needed.
+"""
+
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from prosmin.config.tree import GROUPS, Config, MethodConfig, Tree, build, suggest
+from prosmin.errors import UsageError
+
+
+def read_yaml(path: Path) -> Tree:
+    """A configuration file as a nested dictionary."""
+    try:
+        tree = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UsageError(f"The configuration {path} cannot be read: {error.strerror}.") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"The configuration {path} is not YAML: {error}.") from None
+    if not isinstance(tree, dict):
+        raise UsageError(
+            f"The configuration {path} holds {tree!r}; allowed: groups of fields, as in any run's config.yaml."
+        )
+    return tree
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package."""
+    return sorted(
+        p.name[:-5] for p in resources.files("prosmin").joinpath("recipes").iterdir() if p.name.endswith(".yaml")
+    )
+
+
+def recipe_text(name: str) -> str:
+    """A recipe's file, its header included."""
+    names = recipe_names()
+    if name not in names:
+        raise UsageError(f"There is no recipe {name!r}.{suggest(name, names)}")
+    return resources.files("prosmin").joinpath("recipes", f"{name}.yaml").read_text()
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
+    """Two trees as one, the second winning field by field."""
+    merged = dict(below)
+    for name, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = merge(merged[name], value) if both else value
+    return merged
+
+
+def resolve(
+    *, recipe: str | None = None, file: Path | None = None, overrides: Mapping[str, Any] | None = None
+) -> Config:
+    """The configuration of a recipe or a file, with `overrides` ({"training.epochs": 3, ...}) on top."""
+    tree: Tree = yaml.safe_load(recipe_text(recipe)) if recipe else {}
+    sections = tree.pop("methods", {})
+    above = merge(read_yaml(file) if file else {}, _nest(overrides or {}))
+    method = (merge(tree, above).get("method") or {}).get("name", MethodConfig().name)
+    return build(merge(merge(tree, sections.get(method, {})), above))
+
+
+def _nest(overrides: Mapping[str, Any]) -> Tree:
+    tree: Tree = {}
+    for path, value in overrides.items():
+        group, _, field = path.partition(".")
+        if not field:
+            raise UsageError(
+                f"There is no option --{path}; fields are written --group.field, "
+                f"with a group of: {', '.join(GROUPS)}, heads, loss."
+            )
+        tree.setdefault(group, {})[field] = value
+    return tree
