@@ -106,3 +106,24 @@ def test_the_pooled_threshold_counts_the_views():
         configs.resolve(recipe="demo", overrides=pooled | {"views.local": "16"})
     with pytest.warns(ProprietyWarning):
         configs.resolve(recipe="demo", overrides=pooled | {"views.local": "0"})
+
+
+def test_no_method_carries_a_field_that_does_nothing():
+    with pytest.raises(UsageError, match=r"There is no field target\.centre_momentum for mocov3"):
+        configs.resolve(recipe="demo", overrides={"method.name": "mocov3", "target.centre_momentum": "0.5"})
+    with pytest.raises(UsageError, match=r"There is no field heads\.predictor_lr for dino"):
+        configs.resolve(recipe="demo", overrides={"method.name": "dino", "heads.predictor_lr": "0.5"})
+
+
+def test_the_predictor_may_learn_at_its_own_rate():
+    from prosmin.methods import build_method
+    from prosmin.training.schedules import Values
+    from prosmin.training.step import apply_values, make_optimizer
+
+    config = configs.resolve(recipe="demo", overrides={"heads.predictor_lr": "0.25"})
+    method = build_method(config)
+    optimizer = make_optimizer(method, config, fused=False)
+    apply_values(optimizer, Values(lr=0.8, weight_decay=0.0, momentum=0.9))
+    own = {id(p) for p in method.predictor.parameters()}
+    for group in optimizer.param_groups:
+        assert {group["lr"]} == {0.2 if id(p) in own else 0.8 for p in group["params"]}

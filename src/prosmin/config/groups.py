@@ -84,19 +84,29 @@ class BackboneConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetConfig:
+class FollowerConfig:
     """The target network: a moving average of the online one."""
 
     momentum: float = option(0.9, "share of the target kept at each step, at the start")
     momentum_end: float = option(1.0, "the same at the end; a cosine in between")
-    centre_momentum: float = option(0.9, "share of the centre kept at each step")
     start: Literal["copy", "independent"] = option(
         "copy", "the target starts as a copy of the online network or on its own"
     )
 
     def __post_init__(self) -> None:
-        for name in ("momentum", "momentum_end", "centre_momentum"):
+        for name in ("momentum", "momentum_end"):
             check_share(f"target.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetConfig(FollowerConfig):
+    """The target network and the centre of its outputs."""
+
+    centre_momentum: float = option(0.9, "share of the centre kept at each step")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_share("target.centre_momentum", self.centre_momentum)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +118,10 @@ class OptimizerConfig:
     warmup_epochs: float = option(10.0, "epochs of linear warm-up; at most half of the run is used")
     weight_decay: float = option(0.04, "weight decay at the start, on matrices and filters only")
     weight_decay_end: float = option(0.4, "weight decay at the end; a cosine in between")
-    predictor_lr: float = option(1.0, "learning rate of the predictor, relative to the other networks'")
     clip: float | None = option(3.0, "largest norm of the gradient; null: no clipping")
 
     def __post_init__(self) -> None:
-        for name in ("lr", "lr_end", "warmup_epochs", "weight_decay", "weight_decay_end", "predictor_lr"):
+        for name in ("lr", "lr_end", "warmup_epochs", "weight_decay", "weight_decay_end"):
             check(getattr(self, name) >= 0, f"optimizer.{name}", getattr(self, name), "0 or more")
         check(self.clip is None or self.clip > 0, "optimizer.clip", self.clip, "a number above 0, or null")
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from prosmin.config.checks import Range, check, check_range, check_share, option
+from prosmin.config.groups import FollowerConfig
 from prosmin.scoring import check_objective
 
 
@@ -19,12 +20,14 @@ class ProsminHeads:
     last: Literal["learned", "fixed"] = option("learned", "whether the last layer learns or stays as it was drawn")
     predictor: bool = option(True, "whether q has its two hidden layers; without them its branches sit on g")
     predictor_hidden: int = option(2048, "width of the predictor")
+    predictor_lr: float = option(1.0, "learning rate of the predictor, relative to the other networks'")
     initial_scale: float = option(0.05, "scale at the start, about the target's own spread")
     scale: Literal["learned", "zero"] = option("learned", "zero: the deterministic twin, a forecast without spread")
 
     def __post_init__(self) -> None:
         for name in ("hidden", "bottleneck", "dim", "predictor_hidden"):
             check(getattr(self, name) >= 1, f"heads.{name}", getattr(self, name), "1 or more")
+        check(self.predictor_lr >= 0, "heads.predictor_lr", self.predictor_lr, "0 or more")
         check(self.initial_scale > 0, "heads.initial_scale", self.initial_scale, "a number above 0")
 
 
@@ -157,7 +160,7 @@ METHOD_GROUPS: dict[str, dict[str, type]] = {
     "prosmin": {"heads": ProsminHeads, "loss": ProsminLoss},
     "dino": {"heads": DinoHeads, "loss": DinoLoss},
     "ibot": {"heads": IbotHeads, "loss": IbotLoss},
-    "mocov3": {"heads": MocoHeads, "loss": MocoLoss},
+    "mocov3": {"heads": MocoHeads, "loss": MocoLoss, "target": FollowerConfig},  # it has no centre
 }
 """The groups whose fields depend on the method: no method carries an option that does nothing."""
 

@@ -58,7 +58,7 @@ class Config:
     backbone: BackboneConfig
     heads: Any
     loss: Any
-    target: TargetConfig
+    target: Any
     optimizer: OptimizerConfig
     training: TrainingConfig
     compute: ComputeConfig

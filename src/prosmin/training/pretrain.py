@@ -140,7 +140,7 @@ def prepare(fabric: Fabric, config: Config, method: nn.Module) -> tuple[nn.Modul
         torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
         method.to(memory_format=torch.channels_last)  # the layout in which convolutions are fastest
     compile_networks(method, config.compute.compile)
-    optimizer = make_optimizer(method.to(fabric.device), config.optimizer, fused=on_gpu)
+    optimizer = make_optimizer(method.to(fabric.device), config, fused=on_gpu)
     return fabric.setup(method, optimizer)
 
 

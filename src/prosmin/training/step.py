@@ -9,7 +9,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from prosmin.config import OptimizerConfig
+from prosmin.config import Config
 from prosmin.data.views import Views
 from prosmin.errors import ProsminError
 from prosmin.methods.output import Draws, Output
@@ -24,18 +24,19 @@ class Step(NamedTuple):
     output: Output
 
 
-def make_optimizer(method: nn.Module, config: OptimizerConfig, *, fused: bool) -> Optimizer:
+def make_optimizer(method: nn.Module, config: Config, *, fused: bool) -> Optimizer:
     """AdamW over what learns; weight decay on matrices and filters only, not on biases and norms."""
+    speed = getattr(config.heads, "predictor_lr", 1.0)
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, parameter in method.named_parameters():
         if parameter.requires_grad:
             groups.setdefault((parameter.ndim > 1, name.startswith("predictor.")), []).append(parameter)
     return AdamW(
         [
-            {"params": parameters, "decays": decays, "speed": config.predictor_lr if is_predictor else 1.0}
+            {"params": parameters, "decays": decays, "speed": speed if is_predictor else 1.0}
             for (decays, is_predictor), parameters in groups.items()
         ],
-        lr=config.lr,
+        lr=config.optimizer.lr,
         fused=fused,
     )
 
