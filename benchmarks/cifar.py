@@ -10,7 +10,6 @@ pictures are never read here.
 
 import argparse
 import json
-import re
 import sys
 import tempfile
 import time
@@ -23,19 +22,10 @@ from prosmin import config as configs
 from prosmin.data.pictures import Pictures, load_pictures
 from prosmin.encoder import load
 from prosmin.evaluation.calibration import classification_metrics
+from prosmin.evaluation.held_out import held_out_mask
 from prosmin.evaluation.knn import nearest, vote
 from prosmin.evaluation.linear import linear_probe
-from prosmin.evaluation.subsets import held_out_tenth
 from prosmin.training.pretrain import pretrain
-
-
-def held_out(train: Pictures) -> torch.Tensor:
-    """A tenth of the pictures; of the embedded photographs a sixth of the 96 px blocks, whose patches overlap."""
-    assert train.labels is not None
-    if not train.spec.startswith("photos"):
-        return held_out_tenth(train.labels, seed=0)
-    corners = [re.findall(r"\d+", key.rsplit("/", 1)[1]) for key in train.keys]
-    return torch.tensor([(int(y) // 96 * 7 + int(x) // 96 * 3) % 6 == 0 for y, x in corners])
 
 
 def judge(run: Path, train: Pictures, *, linear: bool) -> dict[str, float]:
@@ -44,7 +34,7 @@ def judge(run: Path, train: Pictures, *, linear: bool) -> dict[str, float]:
     features = encoder(train).features.to(encoder.device)
     assert train.labels is not None
     labels = train.labels.to(encoder.device)
-    held = held_out(train).to(encoder.device)
+    held = held_out_mask(train.labels, train.keys, train.spec).to(encoder.device)
     classes = len(train.classes)
     similarities, indices = nearest(features[~held], features[held], 200)
     found: dict[str, float] = {}
