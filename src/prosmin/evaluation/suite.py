@@ -17,6 +17,7 @@ from prosmin.encoder import Encoder, load
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.cache import FeatureCache
 from prosmin.evaluation.context import Context
+from prosmin.evaluation.corrupted import check_corrupted
 from prosmin.evaluation.options import Options, as_arguments, read_by
 from prosmin.evaluation.protocols import PROTOCOLS
 from prosmin.evaluation.protocols.transfer import check_transfer_sets
@@ -134,13 +135,15 @@ def _obstacle(name: str, context: Context) -> str | None:
         if context.sets[part].labels is None:
             return f"{context.sets[part].spec} has no labels. Give labelled pictures with --data and --test."
     _ = context.classes
-    if name in ("lowshot", "semi"):
-        try:
+    try:
+        if name in ("lowshot", "semi"):
             labelled_shares(context)
-        except ProsminError as error:
-            if context.options.label_lists:
-                raise
-            return str(error)
+        if name == "corruption":
+            check_corrupted(context)
+    except ProsminError as error:
+        if context.options.label_lists or context.options.corrupted:
+            raise
+        return str(error)
     return None
 
 
