@@ -1,33 +1,56 @@
 """The trained encoder a user loads: features, forecast mean and scale, uncertainty, out-of-distribution score."""
 
 import dataclasses
-import json
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import timm
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from prosmin import config as configs
+from prosmin import randomness
 from prosmin.config import Config
+from prosmin.data.feed import Batch
+from prosmin.data.given import Images, open_images, picture_batches
 from prosmin.data.pictures import Pictures
+from prosmin.data.sources import Source
 from prosmin.data.views import evaluation_view, make_views
+from prosmin.encoder_file import CARD, WEIGHTS, fill, read_card, read_reference, write_encoder, write_reference
 from prosmin.errors import ProsminError
 from prosmin.evaluation.ood import KnnDistance, fit_knn_distance
-from prosmin.files import file_hash, write_text, writing
-from prosmin.foreign import is_foreign, open_foreign
+from prosmin.foreign import Bare, is_foreign, open_foreign
 from prosmin.methods import METHODS, build_method
 from prosmin.methods.output import Embedding
+from prosmin.models.vit import encode
 
-_WEIGHTS, _CARD = "encoder.safetensors", "encoder.json"
+PRECISIONS = ("32-true", "bf16-mixed")
+UNCERTAINTY_VIEWS = 4  # views whose variance stands for the uncertainty of a method without a scale
+_STATISTICS_BATCH = 256  # fixed: the statistics of a BatchNorm must not depend on the machine
+
+
+class Summary(NamedTuple):
+    """What is told of a picture, without the K numbers of its forecast; on the encoder's device.
+
+    features (N, D); log_scale (N,): mean of ln(scale), -inf where a forecast has no spread, None where a method has no
+    scale; view_variance (N,): variance of the forecast's mean between random views, averaged over coordinates.
+    """
+
+    features: Tensor
+    log_scale: Tensor | None
+    view_variance: Tensor | None
 
 
 class Encoder:
-    """A method's trained networks behind one call. Pictures come as Pictures or uint8 tensors (N, 3, H, W)."""
+    """A method's trained networks behind one call.
+
+    Pictures come as uint8 tensors (N, 3, H, W) or (3, H, W), Pillow pictures, paths, lists of these, a folder, a SPEC
+    such as photos@test, or Pictures. A text that begins like a SPEC is one, every other a path; in a list all are
+    paths. Results have one row a picture, on the CPU in float32; an unreadable picture is an error that names it.
+    """
 
     def __init__(
         self,
@@ -36,91 +59,171 @@ class Encoder:
         *,
         card: dict[str, Any] | None = None,
         fresh: Callable[[], nn.Module] | None = None,
+        reference: KnnDistance | None = None,
     ) -> None:
         self.method = method.eval().requires_grad_(False)
         self.config = config
         self.card = card or {}
+        self._batch_size: int | None = None
+        self.precision = "32-true"
         self._fresh = fresh or (lambda: build_method(config))
-        self.batch_size = 256
-        self._reference: KnnDistance | None = None
+        self._reference = reference
 
     @property
     def device(self) -> torch.device:
         """Where the networks are."""
         return next(self.method.parameters()).device
 
-    def to(self, device: torch.device | str) -> "Encoder":
-        """Move the networks."""
+    @property
+    def batch_size(self) -> int:
+        """Pictures at once; unless it was set, a power of two that suits the size of a view and the device's memory."""
+        return self._batch_size or _suitable_batch(3 * self.config.views.global_size**2, self.device)
+
+    @batch_size.setter
+    def batch_size(self, size: int) -> None:
+        if size < 1:
+            raise ProsminError(f"The batch size is {size}; allowed: 1 or more.")
+        self._batch_size = size
+
+    def to(self, device: torch.device | str, *, precision: str | None = None) -> "Encoder":
+        """Move the networks, and choose their arithmetic: 32-true, or bf16-mixed, which a GPU does far faster."""
+        if precision is not None and precision not in PRECISIONS:
+            raise ProsminError(f"The precision is {precision!r}; allowed: {', '.join(PRECISIONS)}.")
         self.method.to(device)
+        self.precision = precision or self.precision
         return self
 
     def untrained(self) -> "Encoder":
         """The same networks as they are before training: the baseline this encoder is held against."""
-        return Encoder(self._fresh(), self.config, fresh=self._fresh).to(self.device)
+        return Encoder(self._fresh(), self.config, fresh=self._fresh).to(self.device, precision=self.precision)
 
     @torch.inference_mode()
-    def __call__(self, images: Pictures | Tensor) -> Embedding:
-        """Features (N, D), forecast mean (N, K) and scale (N, K), on the CPU in float32."""
-        return self._embed(images, lambda x, sizes, positions: evaluation_view(x, sizes, self.config.views))
+    def __call__(self, images: Images) -> Embedding:
+        """Features (N, D), forecast mean (N, K) and scale (N, K)."""
+        batches = self._batches(open_images(images))
+        return _joined([_received(self._encode(self._evaluation_view(batch))) for batch in batches])
 
     @torch.inference_mode()
-    def views(self, images: Pictures | Tensor, *, count: int = 4, seed: int = 0) -> list[Embedding]:
+    def features(self, images: Images) -> Tensor:
+        """Features (N, D) alone: quicker, and without the memory that K numbers a picture take."""
+        return self._features(open_images(images))
+
+    @torch.inference_mode()
+    def views(self, images: Images, *, count: int = UNCERTAINTY_VIEWS, seed: int = 0) -> list[Embedding]:
         """Embeddings of `count` random global views of every picture, by its place and the seed."""
+        rows = [
+            [_received(self._encode(view)) for view in self._random_views(batch, count=count, seed=seed)]
+            for batch in self._batches(open_images(images))
+        ]
+        return [_joined([row[number] for row in rows]) for number in range(count)]
 
-        def view(number: int) -> Embedding:
-            def draw(x: Tensor, sizes: Tensor, positions: Tensor) -> Tensor:
-                return make_views(x, sizes, config, seed=seed, step=number // 2, positions=positions).global_views[
-                    number % 2
-                ]
-
-            return self._embed(images, draw)
-
-        config = dataclasses.replace(self.config.views, local=0)
-        return [view(number) for number in range(count)]
-
-    def uncertainty(self, images: Pictures | Tensor) -> Tensor:
+    @torch.inference_mode()
+    def uncertainty(self, images: Images) -> Tensor:
         """One number a picture, larger is less sure: mean log scale; without a scale, the variance between views."""
-        embedding = self(images)
-        if embedding.scale is not None and bool((embedding.scale > 0).any()):
-            return embedding.scale.log().mean(1)
-        means = torch.stack([view.mean for view in self.views(images)])  # (V, N, K)
-        return means.var(0).mean(1)
+        given = open_images(images)
+        found = [self._encode_summary(batch).log_scale for batch in self._batches(given)]
+        scales = [part.cpu() for part in found if part is not None]
+        if scales and bool(torch.cat(scales).isfinite().any()):
+            return torch.cat(scales)
+        return torch.cat(
+            [self._view_variance(batch, count=UNCERTAINTY_VIEWS, seed=0).cpu() for batch in self._batches(given)]
+        )
 
-    def fit_reference(self, images: Pictures | Tensor) -> "Encoder":
-        """Remember the features of pictures that belong."""
-        self._reference = fit_knn_distance(self(images).features)
+    @torch.inference_mode()
+    def fit_reference(self, images: Images) -> "Encoder":
+        """Remember the features of pictures that belong; of a folder or SPEC a few unreadable ones are left out."""
+        given = open_images(images)
+        self._reference = fit_knn_distance(self._features(given, max_bad=self.config.data.max_bad))
         return self
 
-    def ood_score(self, images: Pictures | Tensor) -> Tensor:
+    def ood_score(self, images: Images) -> Tensor:
         """Distance to the k-th nearest reference picture, larger is stranger; `fit_reference` comes first."""
         if self._reference is None:
             raise ProsminError("ood_score needs a reference: call encoder.fit_reference(pictures that belong) first.")
-        return self._reference(self(images).features)
+        here = dataclasses.replace(self._reference, bank=self._reference.bank.to(self.device))
+        return here(self.features(images)).cpu()
 
-    def _embed(self, images: Pictures | Tensor, view: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Embedding:
-        pictures, sizes = _as_batch(images)
-        parts: list[Embedding] = []
-        for start in range(0, len(pictures), self.batch_size):
-            chunk = slice(start, start + self.batch_size)
-            x = pictures[chunk].to(self.device)
-            positions = torch.arange(start, start + len(x), device=self.device)
-            parts.append(self.method.encode(view(x, sizes[chunk].to(self.device), positions)))  # type: ignore[operator]
-        features = torch.cat([part.features.float().cpu() for part in parts])
-        mean = torch.cat([part.mean.float().cpu() for part in parts])
-        scales = [part.scale.float().cpu() for part in parts if part.scale is not None]
-        return Embedding(features, mean, torch.cat(scales) if scales else None)
+    def save(self, folder: Path | str) -> Path:
+        """Write the encoder, and the reference if one was fitted, for `prosmin.load(folder)`."""
+        folder = Path(folder).expanduser()
+        untaught = {"step": 0, "steps": 0, "trained": 0, "config": configs.to_tree(self.config)}
+        card = write_encoder(folder, self.method, self.card or untaught, replace=False)
+        if self._reference is not None:
+            write_reference(folder, self._reference, encoder=card["hash"])
+        return folder
+
+    @torch.inference_mode()
+    def summarise(self, batch: Batch, *, views: int = 0, seed: int = 0) -> Summary:
+        """The summary of a batch on the encoder's device; with `views` of 2 or more, the variance between them.
+
+        The random views follow from the pictures' numbers and the seed, not from the batch they come in.
+        """
+        summary = self._encode_summary(batch)
+        return summary._replace(view_variance=self._view_variance(batch, count=views, seed=seed)) if views else summary
+
+    @torch.inference_mode()
+    def batch_features(self, batch: Batch) -> Tensor:
+        """Features (n, D) of a batch on the encoder's device; the heads are not run."""
+        backbone = self.method.get_submodule("online.backbone")
+        with self._arithmetic():
+            return encode(backbone, self._evaluation_view(batch)).float()
+
+    def _batches(self, given: Pictures | Source, *, max_bad: float = 0.0) -> Iterator[Batch]:
+        return picture_batches(given, size=self.batch_size, device=self.device, max_bad=max_bad)
+
+    def _features(self, given: Pictures | Source, *, max_bad: float = 0.0) -> Tensor:
+        return torch.cat([self.batch_features(batch).cpu() for batch in self._batches(given, max_bad=max_bad)])
+
+    def _evaluation_view(self, batch: Batch) -> Tensor:
+        return evaluation_view(batch.images, batch.sizes, self.config.views)
+
+    def _random_views(self, batch: Batch, *, count: int, seed: int) -> Iterator[Tensor]:
+        """Global views (n, 3, h, h), one after another; they are drawn in pairs."""
+        config = dataclasses.replace(self.config.views, local=0)
+        positions = batch.index.to(self.device)
+        for first in range(0, count, 2):
+            pair = make_views(batch.images, batch.sizes, config, seed=seed, step=first // 2, positions=positions)
+            yield from itertools.islice(pair.global_views, count - first)
+
+    def _encode(self, x: Tensor) -> Embedding:
+        with self._arithmetic():
+            return self.method.encode(x)  # type: ignore[operator]
+
+    def _encode_summary(self, batch: Batch) -> Summary:
+        embedding = self._encode(self._evaluation_view(batch))
+        log_scale = None if embedding.scale is None else embedding.scale.float().log().mean(1)
+        return Summary(embedding.features.float(), log_scale, None)
+
+    def _view_variance(self, batch: Batch, *, count: int, seed: int) -> Tensor:
+        means = [self._encode(view).mean.float() for view in self._random_views(batch, count=count, seed=seed)]
+        return torch.stack(means).var(0).mean(1)  # (V, n, K) -> (n,)
+
+    def _arithmetic(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16-mixed")
 
 
-def _as_batch(images: Pictures | Tensor) -> tuple[Tensor, Tensor]:
-    """uint8 pictures (N, 3, H, W) and their sizes (N, 2)."""
-    if isinstance(images, Pictures):
-        return images.images, images.sizes
-    if images.ndim != 4 or images.shape[1] != 3 or images.dtype != torch.uint8 or len(images) == 0:
-        raise ProsminError(
-            f"Pictures came as {images.dtype} {tuple(images.shape)}; allowed: uint8 (N, 3, H, W) with N of 1 or more, "
-            "such as torchvision.io.decode_image gives."
-        )
-    return images, torch.tensor(images.shape[2:]).expand(len(images), 2)
+def _received(part: Embedding) -> Embedding:
+    """On the CPU in float32, batch by batch: a GPU need not hold the forecasts of all pictures."""
+    scale = None if part.scale is None else part.scale.float().cpu()
+    return Embedding(part.features.float().cpu(), part.mean.float().cpu(), scale)
+
+
+def _joined(parts: list[Embedding]) -> Embedding:
+    scales = [part.scale for part in parts if part.scale is not None]
+    features, mean = torch.cat([part.features for part in parts]), torch.cat([part.mean for part in parts])
+    return Embedding(features, mean, torch.cat(scales) if scales else None)
+
+
+def _suitable_batch(values: int, device: torch.device) -> int:
+    """A power of two for views of so many values.
+
+    A GPU is given a quarter of its memory at 64 floats a value, which leaves room for wide networks and heads; a CPU
+    what its caches hold.
+    """
+    if device.type == "cuda":
+        room = torch.cuda.get_device_properties(device).total_memory // 4 // (64 * 4 * values)
+        return 2 ** (min(1024, max(16, room)).bit_length() - 1)
+    return 2 ** (min(256, max(16, 2**22 // values)).bit_length() - 1)
 
 
 def untrained(config: Config) -> Encoder:
@@ -139,7 +242,9 @@ def set_statistics(encoder: Encoder, pictures: Pictures) -> Encoder:
         norm.reset_running_stats()
         norm.momentum = None  # the plain mean over all batches
     encoder.method.train()
+    before, encoder.batch_size = encoder.batch_size, _STATISTICS_BATCH
     encoder(pictures)
+    encoder.batch_size = before
     encoder.method.eval()
     return encoder
 
@@ -151,59 +256,70 @@ def has_batchnorm(encoder: Encoder) -> bool:
 
 
 def save_encoder(method: nn.Module, config: Config, folder: Path, *, step: int, steps: int, trained: int) -> None:
-    """Write encoder.safetensors and its card encoder.json; the card comes last and holds the hash.
+    """Write encoder.safetensors and its card encoder.json into a run folder.
 
     `step` is the one the weights are of, `trained` the last one taken, `steps` where the schedules end.
     """
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
-    with writing(folder / _WEIGHTS) as part:
-        save_file(tensors, part)
-    card = {
-        "format": 1,
-        "step": step,
-        "steps": steps,
-        "trained": trained,
-        "hash": file_hash(folder / _WEIGHTS),
-        "config": configs.to_tree(config),
-    }
-    write_text(folder / _CARD, json.dumps(card, indent=1))
-
-
-def read_card(folder: Path) -> dict[str, Any]:
-    """The encoder's card: step, hash and configuration."""
-    try:
-        return json.loads((folder / _CARD).read_text())
-    except FileNotFoundError:
-        raise ProsminError(
-            f"{folder} holds no encoder.json. `prosmin pretrain --out {folder}` finishes a run and writes it."
-        ) from None
-    except (OSError, json.JSONDecodeError) as error:
-        raise ProsminError(f"{folder / _CARD} cannot be read: {error}.") from None
+    card = {"step": step, "steps": steps, "trained": trained, "config": configs.to_tree(config)}
+    write_encoder(folder, method, card, replace=True)
 
 
 def load(run: Path | str) -> Encoder:
-    """The encoder of a finished run, or one we did not train: timm:NAME[@FILE]."""
+    """The encoder of a finished run, of a folder `Encoder.save` wrote, or one we did not train: timm:NAME[@FILE].
+
+    The path of an encoder.safetensors means the folder it lies in, where its card encoder.json must be too.
+    """
     if is_foreign(run):
         return _load_foreign(run)
-    folder = Path(run)
-    if not folder.is_dir():
-        raise ProsminError(
-            f"{folder} is not a run folder. Give the folder that `prosmin pretrain --out` wrote, or timm:NAME[@FILE]."
-        )
+    folder = _folder(Path(run).expanduser())
     card = read_card(folder)
-    if "encoder" in card:  # the folder keeps the results of an encoder that lies elsewhere
+    is_of_others = "encoder" in card
+    if is_of_others and not (folder / WEIGHTS).exists():  # the folder keeps the results of an encoder elsewhere
         return _load_foreign(card["encoder"], kept=(folder, card))
+    config, build = _description_of_others(card) if is_of_others else _description(card)
+    method = fill(build(), folder, card)
+    fresh = _seeded(build, config)
+    reference = read_reference(folder, encoder=card["hash"])
+    return _placed(Encoder(method, config, card=card, fresh=fresh, reference=reference))
+
+
+def _folder(path: Path) -> Path:
+    if path.is_dir():
+        return path
+    if path.is_file() and path.name != WEIGHTS:
+        raise ProsminError(
+            f"{path} is not a run folder and no {WEIGHTS} with its card {CARD} beside it. "
+            f"Weights of others are given as timm:NAME@{path}."
+        )
+    if not path.is_file():
+        raise ProsminError(
+            f"{path} is not a run folder. Give the folder that `prosmin pretrain --out` or Encoder.save wrote, "
+            "or timm:NAME[@FILE]."
+        )
+    return path.parent
+
+
+def _description(card: dict[str, Any]) -> tuple[Config, Callable[[], nn.Module]]:
+    """The configuration of an encoder of ours, and what builds its networks."""
     config = configs.build(card["config"])
-    try:
-        if file_hash(folder / _WEIGHTS) != card["hash"]:
-            raise ProsminError(
-                f"{folder / _WEIGHTS} does not fit its card {_CARD}: it was changed or cut. Copy both again."
-            )
-        method = METHODS[config.method.name](config)
-        method.load_state_dict(load_file(folder / _WEIGHTS), strict=True)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise ProsminError(f"{folder / _WEIGHTS} cannot be loaded: {error}.") from None
-    return _placed(Encoder(method, config, card=card))
+    return config, lambda: METHODS[config.method.name](config)
+
+
+def _description_of_others(card: dict[str, Any]) -> tuple[Config, Callable[[], nn.Module]]:
+    """The same for a network of timm that `Encoder.save` wrote: its card holds all that builds it."""
+    options = dict(card["backbone"])
+    name = options.pop("name")
+    config = configs.build({"backbone": {"name": name}, "views": card["views"]})
+    return config, lambda: Bare(timm.create_model(name, num_classes=0, **options))
+
+
+def _seeded(build: Callable[[], nn.Module], config: Config) -> Callable[[], nn.Module]:
+    def fresh() -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(randomness.key(config.training.seed, 0, "weights"))
+            return build()
+
+    return fresh
 
 
 def _load_foreign(run: Path | str, *, kept: tuple[Path, dict[str, Any]] | None = None) -> Encoder:

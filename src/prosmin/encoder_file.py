@@ -1,0 +1,115 @@
+"""An encoder on disk: encoder.safetensors, its card encoder.json, and reference.safetensors where one was fitted.
+
+Every file is written whole or not at all, and none is a pickle. The card comes last and holds the hash of the weights;
+the reference names the weights it was fitted with, so that it is never used with others.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from prosmin.errors import ProsminError
+from prosmin.evaluation.ood import KnnDistance
+from prosmin.files import file_hash, write_text, writing
+
+WEIGHTS, CARD, REFERENCE = "encoder.safetensors", "encoder.json", "reference.safetensors"
+FORMAT = 1
+
+
+def write_encoder(folder: Path, method: nn.Module, card: dict[str, Any], *, replace: bool) -> dict[str, Any]:
+    """Write weights and card; the card comes back with its hash. Other weights there are an error without `replace`."""
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
+    with writing(folder / WEIGHTS) as part:
+        save_file(tensors, part)
+        found = file_hash(part)
+        if not replace and (folder / CARD).exists() and read_card(folder)["hash"] != found:
+            raise ProsminError(f"{folder} holds another encoder already. Choose another folder, or remove that one.")
+    card = {**card, "format": FORMAT, "hash": found}
+    write_text(folder / CARD, json.dumps(card, indent=1))
+    return card
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """The encoder's card: step, hash and configuration."""
+    file = folder / CARD
+    try:
+        card = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise ProsminError(
+            f"{folder} holds no encoder.json. `prosmin pretrain --out {folder}` finishes a run and writes it."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ProsminError(f"{file} cannot be read: {error}.") from None
+    if not isinstance(card, dict) or "hash" not in card or not ("config" in card or "encoder" in card):
+        raise ProsminError(f"{file} is no card of an encoder: it has no hash and configuration. Copy the files again.")
+    if card.get("format", FORMAT) > FORMAT:
+        raise ProsminError(
+            f"{file} is of format {card['format']}; this prosmin reads up to {FORMAT}. Install a newer one."
+        )
+    return card
+
+
+def fill(method: nn.Module, folder: Path, card: dict[str, Any]) -> nn.Module:
+    """The method with the weights of the folder; what does not fit the card is refused by name."""
+    file = folder / WEIGHTS
+    try:
+        if file_hash(file) != card["hash"]:
+            raise ProsminError(f"{file} does not fit its card {CARD}: it was changed or cut. Copy both again.")
+        tensors = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise ProsminError(f"{file} cannot be loaded: {error}.") from None
+    if problems := _differences(method.state_dict(), tensors):
+        more = f", and {len(problems) - 1} others" if len(problems) > 1 else ""
+        raise ProsminError(
+            f"{file} does not fit the network that its card {CARD} describes: {problems[0]}{more}. Copy both again."
+        )
+    method.load_state_dict(tensors, strict=True)
+    return method
+
+
+def _differences(wanted: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:
+    """What keeps the tensors found from filling those wanted, a few words each."""
+    rows = [f"{name} is missing" for name in wanted if name not in found]
+    rows += [f"{name} has no place in it" for name in found if name not in wanted]
+    for name in wanted.keys() & found.keys():
+        if wanted[name].shape != found[name].shape:
+            rows.append(f"{name} is {tuple(found[name].shape)}, not {tuple(wanted[name].shape)}")
+    return sorted(rows)
+
+
+def write_reference(folder: Path, reference: KnnDistance, *, encoder: str) -> None:
+    """Write a fitted reference beside the encoder with this hash."""
+    tensors = {"bank": reference.bank.cpu().contiguous(), "k": torch.tensor(reference.k)}
+    with writing(folder / REFERENCE) as part:
+        save_file(tensors, part, metadata={"encoder": encoder, "hash": _hash(tensors)})
+
+
+def read_reference(folder: Path, *, encoder: str) -> KnnDistance | None:
+    """The reference fitted with this encoder; None where there is none, or one of other weights."""
+    file = folder / REFERENCE
+    if not file.exists():
+        return None
+    try:
+        with safe_open(file, framework="pt") as opened:
+            told = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in ("bank", "k")}
+    except (OSError, SafetensorError) as error:
+        raise ProsminError(f"{file} cannot be loaded: {error}. Remove it, and fit the reference again.") from None
+    if told.get("hash") != _hash(tensors):
+        raise ProsminError(f"{file} was changed or cut. Remove it, and fit the reference again.")
+    return KnnDistance(bank=tensors["bank"], k=int(tensors["k"])) if told.get("encoder") == encoder else None
+
+
+def _hash(tensors: dict[str, Tensor]) -> str:
+    """A check of its own: safetensors looks at sizes alone, so changed bytes would pass."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,322 @@
+"""The encoder a user loads: what it takes, what it refuses, and that it comes back from a folder as it was saved."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from coloured import coloured
+from prosmin.data.given import Handful, open_images
+from prosmin.data.pictures import load_pictures
+from prosmin.encoder import Encoder, _suitable_batch, load, untrained
+from prosmin.encoder_file import read_card
+from prosmin.errors import ProsminError
+from prosmin.files import file_hash
+from prosmin.foreign import is_foreign
+from tiny_methods import METHODS, tiny_method
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return untrained(tiny_method("prosmin"))
+
+
+@pytest.fixture(scope="module")
+def images() -> torch.Tensor:
+    return coloured(5, side=40).images
+
+
+@pytest.fixture
+def folder(tmp_path, images):
+    """The five pictures as PNG files in a folder."""
+    (tmp_path / "five").mkdir()
+    for i, image in enumerate(images):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / "five" / f"{i}.png")
+    return tmp_path / "five"
+
+
+class TestInputs:
+    @pytest.mark.parametrize(
+        "give",
+        [
+            lambda folder, images: images,
+            lambda folder, images: list(images),
+            lambda folder, images: folder,
+            lambda folder, images: str(folder),
+            lambda folder, images: f"folder:{folder}",
+            lambda folder, images: load_pictures(f"folder:{folder}"),
+            lambda folder, images: sorted(folder.iterdir()),
+            lambda folder, images: [str(path) for path in sorted(folder.iterdir())],
+            lambda folder, images: (folder / f"{i}.png" for i in range(5)),
+            lambda folder, images: [Image.open(folder / f"{i}.png") for i in range(5)],
+            lambda folder, images: [images[0], folder / "1.png", Image.open(folder / "2.png"), *images[3:]],
+        ],
+    )
+    def test_one_picture_is_the_same_however_it_comes(self, encoder, folder, images, give):
+        assert torch.equal(encoder(give(folder, images)).features, encoder(images).features)
+
+    @pytest.mark.parametrize(
+        "give",
+        [
+            lambda folder, images: images[2],
+            lambda folder, images: images[2:3],
+            lambda folder, images: folder / "2.png",
+            lambda folder, images: str(folder / "2.png"),
+            lambda folder, images: Image.open(folder / "2.png"),
+        ],
+    )
+    def test_a_single_picture_is_a_row(self, encoder, folder, images, give):
+        features, mean, scale = encoder(give(folder, images))
+        assert (features.shape, mean.shape, scale.shape) == ((1, 64), (1, 24), (1, 24))
+        torch.testing.assert_close(features[0], encoder(images).features[2])  # a batch of another size
+
+    def test_sizes_may_differ(self, encoder, images):
+        several = [images[0], images[1, :, :20], images[2, :, :, :33]]
+        alone = torch.cat([encoder.features(picture) for picture in several])
+        torch.testing.assert_close(encoder.features(several), alone)
+
+    @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "I;16"])
+    def test_pillow_s_modes_are_read_as_their_files_are(self, encoder, images, tmp_path, mode):
+        picture = Image.fromarray(images[0].permute(1, 2, 0).numpy())
+        if mode == "I;16":
+            picture = Image.fromarray(np.arange(1600, dtype=np.uint16).reshape(40, 40) * 40)
+        else:
+            picture = picture.convert(mode)
+        if mode == "P":
+            picture.info["transparency"] = bytes([255, 0] * 128)
+        picture.save(tmp_path / "x.png")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert torch.equal(encoder.features(picture), encoder.features(tmp_path / "x.png"))
+
+    def test_pillow_s_pictures_are_turned_upright(self, encoder, images, tmp_path):
+        picture = Image.fromarray(images[0, :, :24].permute(1, 2, 0).numpy())
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        picture.save(tmp_path / "turned.png", exif=exif)
+        with Image.open(tmp_path / "turned.png") as opened:
+            found = encoder.features(opened)
+        assert torch.equal(found, encoder.features(tmp_path / "turned.png"))
+        assert torch.equal(found, encoder.features(images[0, :, :24].rot90(-1, (1, 2))))
+
+    def test_large_pictures_are_reduced_alike(self, encoder, tmp_path):
+        random = torch.Generator().manual_seed(0)
+        large = torch.randint(0, 256, (3, 600, 900), dtype=torch.uint8, generator=random)
+        Image.fromarray(large.permute(1, 2, 0).numpy()).save(tmp_path / "large.png")
+        assert isinstance(open_images(large), Handful)
+        assert torch.equal(encoder.features(large), encoder.features(tmp_path / "large.png"))
+
+    def test_a_text_that_begins_like_a_spec_is_one(self, folder, monkeypatch):
+        monkeypatch.chdir(folder.parent)
+        folder.rename("photos")
+        assert len(open_images("photos@test")) == 840
+        assert len(open_images("photos")) == 3360
+        assert len(open_images("./photos")) == len(open_images(folder.parent / "photos")) == 5
+
+    def test_uncertainty_and_ood_score_take_the_same(self, encoder, folder, images):
+        encoder.fit_reference(folder)
+        for function in (encoder.uncertainty, encoder.ood_score):
+            assert torch.equal(function(sorted(folder.iterdir())), function(images))
+
+    def test_a_picture_s_rows_do_not_depend_on_the_batch(self, encoder):
+        pictures = coloured(9)
+        few = untrained(encoder.config)
+        few.batch_size = 4
+        for one, other in zip(few(pictures), encoder(pictures), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)  # sums in another order
+        for one, other in zip(few.views(pictures, count=3), encoder.views(pictures, count=3), strict=True):
+            torch.testing.assert_close(one.mean, other.mean, rtol=1e-3, atol=1e-5)
+
+
+class TestRefusals:
+    def refused(self, encoder, given, match):
+        with pytest.raises(ProsminError, match=match):
+            encoder(given)
+
+    def test_a_damaged_file_is_named_with_its_reason(self, encoder, folder):
+        (folder / "3.png").write_bytes((folder / "3.png").read_bytes()[:200])
+        for given in (folder, [folder / "0.png", folder / "3.png"], str(folder / "3.png")):
+            self.refused(encoder, given, r"3\.png cannot be read: .+ Mend it or leave it out")
+        (folder / "3.png").write_text("no picture")
+        self.refused(encoder, folder / "3.png", "not a picture in any known format")
+
+    def test_a_reference_may_lack_a_few(self, folder):
+        (folder / "3.png").write_text("no picture")
+        generous = untrained(tiny_method("prosmin", data__max_bad="0.2"))
+        generous.fit_reference(folder)
+        assert generous.ood_score(folder / "0.png").shape == (1,)
+        with pytest.raises(ProsminError, match=r"1 of 5 pictures.*0\.01 is allowed[^$]*3\.png: not a picture"):
+            untrained(tiny_method("prosmin")).fit_reference(folder)
+
+    def test_missing_paths(self, encoder, folder):
+        self.refused(encoder, "nowhere.png", "no file and no folder nowhere.png, and it is no SPEC")
+        self.refused(encoder, [folder / "9.png"], r"9\.png cannot be read: No such file")
+        self.refused(encoder, [folder], "cannot be read: Is a directory")
+
+    def test_wrong_types(self, encoder, images):
+        self.refused(encoder, images.float(), r"torch.float32 \(5, 3, 40, 40\).*uint8 \(N, 3, H, W\)")
+        self.refused(encoder, images[:0], "1 or more")
+        self.refused(encoder, images[:, :1], r"uint8 \(N, 3, H, W\)")
+        self.refused(encoder, [images], r"Picture 0 of the list came as torch.uint8 \(5, 3, 40, 40\)")
+        self.refused(encoder, images.numpy(), "Picture 0 of the list came as ndarray")
+        self.refused(encoder, 3, "came as int; allowed: uint8 tensors")
+        self.refused(encoder, [], "empty")
+        self.refused(encoder, Image.new("F", (8, 8)), "picture 0 cannot be read: 32-bit pixels")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_features_are_those_of_the_whole_without_the_heads(method, images, monkeypatch):
+    encoder = untrained(tiny_method(method))
+    expected = encoder(images).features
+    monkeypatch.setattr(
+        encoder.method, "encode", None
+    )  # a reference must not hold K numbers a picture, nor wait for them
+    assert torch.equal(encoder.features(images), expected)
+    assert encoder.fit_reference(images).ood_score(images).shape == (5,)
+
+
+def test_bf16_is_computed_when_asked(encoder, images):
+    narrow = untrained(encoder.config).to("cpu", precision="bf16-mixed")
+    found, expected = narrow.features(images), encoder.features(images)
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, expected)
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)  # eight bits of mantissa through eight layers
+    with pytest.raises(ProsminError, match="'16-true'; allowed: 32-true, bf16-mixed"):
+        encoder.to("cpu", precision="16-true")
+
+
+def test_batches_suit_the_view():
+    sizes = [_suitable_batch(3 * side**2, torch.device("cpu")) for side in (32, 96, 224, 1024)]
+    assert sizes == [256, 128, 16, 16]
+
+
+class TestFolder:
+    def test_it_comes_back_with_its_reference(self, encoder, images, tmp_path):
+        others = coloured(30, seed=1, side=40).images
+        expected = encoder.fit_reference(others).ood_score(images)
+        folder = encoder.save(tmp_path / "new" / "saved")
+        names = {"encoder.json", "encoder.safetensors", "reference.safetensors"}
+        assert {path.name for path in folder.iterdir()} == names
+        for place in (folder, str(folder), folder / "encoder.safetensors"):
+            again = load(place).to("cpu")
+            assert torch.equal(again.ood_score(images), expected)
+            for one, other in zip(again(images), encoder(images), strict=True):
+                assert torch.equal(one, other)
+        assert torch.equal(again.untrained().features(images), encoder.features(images))  # this one was never trained
+
+    def test_saving_again_replaces_the_reference_alone(self, tmp_path, images):
+        encoder = untrained(tiny_method("prosmin"))
+        folder = encoder.save(tmp_path)
+        assert not (folder / "reference.safetensors").exists()
+        with pytest.raises(ProsminError, match="fit_reference"):
+            load(folder).ood_score(images)
+        before = file_hash(folder / "encoder.safetensors")
+        expected = load(folder).fit_reference(images)
+        expected.save(folder)
+        assert file_hash(folder / "encoder.safetensors") == before
+        assert torch.equal(load(folder).ood_score(images), expected.ood_score(images))
+
+    def test_another_encoder_is_not_overwritten(self, encoder, tmp_path):
+        encoder.save(tmp_path)
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        with pytest.raises(ProsminError, match="holds another encoder already"):
+            untrained(tiny_method("prosmin", training__seed="1")).save(tmp_path)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+    def test_a_reference_of_other_weights_is_left_aside(self, tmp_path, images):
+        one, other = (untrained(tiny_method("prosmin", training__seed=seed)) for seed in "01")
+        one.fit_reference(images).save(tmp_path / "one")
+        other.save(tmp_path / "other")
+        (tmp_path / "one" / "reference.safetensors").rename(tmp_path / "other" / "reference.safetensors")
+        with pytest.raises(ProsminError, match="fit_reference"):
+            load(tmp_path / "other").ood_score(images)
+
+    def test_a_changed_reference_is_refused(self, encoder, tmp_path, images):
+        encoder.fit_reference(images).save(tmp_path)
+        file = tmp_path / "reference.safetensors"
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(ProsminError, match=r"reference\.safetensors was changed or cut"):
+            load(tmp_path)
+        file.write_bytes(whole[:50])
+        with pytest.raises(ProsminError, match=r"reference\.safetensors cannot be loaded"):
+            load(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("change", "match"),
+        [
+            (lambda tensors, name: tensors.update({name: tensors[name][:-1]}), r"is \(31, \d+\), not \(32, \d+\)\."),
+            (lambda tensors, name: tensors.pop(name), "is missing"),
+            (lambda tensors, name: tensors.update(more=torch.zeros(1)), "more has no place in it"),
+        ],
+    )
+    def test_weights_that_do_not_fit_the_card_are_refused(self, encoder, tmp_path, change, match):
+        encoder.save(tmp_path)
+        tensors = load_file(tmp_path / "encoder.safetensors")
+        change(tensors, _matrix(tensors))
+        save_file(tensors, tmp_path / "encoder.safetensors")
+        with pytest.raises(ProsminError, match=r"changed or cut"):
+            load(tmp_path)
+        card = read_card(tmp_path) | {"hash": file_hash(tmp_path / "encoder.safetensors")}
+        (tmp_path / "encoder.json").write_text(json.dumps(card))
+        with pytest.raises(ProsminError, match=match) as refusal:
+            load(tmp_path)
+        assert "\n" not in str(refusal.value)
+
+    @pytest.mark.parametrize(
+        ("card", "match"),
+        [
+            ("{", "cannot be read"),
+            ("[]", "no card"),
+            ('{"hash": "x"}', "no card"),
+            ('{"hash": "x", "encoder": "x", "format": 2}', "format 2; this prosmin reads up to 1"),
+        ],
+    )
+    def test_a_strange_card_is_refused(self, encoder, tmp_path, card, match):
+        encoder.save(tmp_path)
+        (tmp_path / "encoder.json").write_text(card)
+        with pytest.raises(ProsminError, match=match):
+            load(tmp_path)
+
+    def test_other_paths_are_refused(self, tmp_path):
+        with pytest.raises(ProsminError, match=r"nowhere is not a run folder.*Encoder\.save"):
+            load(tmp_path / "nowhere")
+        (tmp_path / "x.pth").write_bytes(b"")
+        with pytest.raises(ProsminError, match=r"timm:NAME@.*x\.pth"):
+            load(tmp_path / "x.pth")
+        (tmp_path / "encoder.safetensors").write_bytes(b"")
+        with pytest.raises(ProsminError, match=r"holds no encoder\.json"):
+            load(tmp_path / "encoder.safetensors")
+
+    def test_an_encoder_of_timm_needs_its_file_no_longer(self, images, tmp_path):
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            network = timm.create_model("test_vit", num_classes=0)
+        file = tmp_path / "weights.safetensors"
+        save_file(network.state_dict(), file)
+        encoder = load(f"timm:test_vit@{file}").fit_reference(images)
+        assert is_foreign(encoder.card["encoder"])
+        expected = encoder(images), encoder.ood_score(images), encoder.untrained().features(images)
+        folder = encoder.save(tmp_path / "saved")
+        file.unlink()
+        again = load(folder)
+        assert again(images).scale is None
+        assert torch.equal(again(images).features, expected[0].features)
+        assert torch.equal(again.ood_score(images), expected[1])
+        assert torch.equal(again.untrained().features(images), expected[2])
+        assert again.config.views == encoder.config.views
+
+
+def _matrix(tensors: dict[str, torch.Tensor]) -> str:
+    """A matrix with 32 rows, whatever the network calls it."""
+    return next(name for name, tensor in tensors.items() if tensor.ndim == 2 and len(tensor) == 32)
+
+
+def test_pictures_without_any_are_refused(encoder):
+    with pytest.raises(ProsminError, match="no pictures in colours"):
+        encoder(coloured(3).subset(torch.tensor([], dtype=torch.int64)))
