@@ -21,6 +21,7 @@ import torch
 from prosmin import config as configs
 from prosmin.data.pictures import Pictures, load_pictures
 from prosmin.encoder import load
+from prosmin.errors import Stopped
 from prosmin.evaluation.calibration import classification_metrics
 from prosmin.evaluation.held_out import held_out_mask
 from prosmin.evaluation.knn import nearest, vote
@@ -93,6 +94,8 @@ def main() -> None:
             overrides = dict(field.split("=", 1) for field in fields)
             try:
                 line = one(name, recipe, overrides, train, Path(folder), linear=not options.knn_only)
+            except Stopped:
+                raise
             except Exception as error:
                 line = {
                     "name": name,
