@@ -203,8 +203,8 @@ def rival(bench: Bench, found: dict[str, Any]) -> None:
     for name, run in runs.items():
         a_round = max(1, bench.workers // parts)
         elapsed(run, bench.device, calls=a_round)
-        seconds = elapsed(run, bench.device, calls=2 * a_round) / (2 * a_round)
-        found[name] = bench.row(summarise([seconds], calls=2 * a_round))
+        seconds = elapsed(run, bench.device, calls=6 * a_round) / (6 * a_round)
+        found[name] = bench.row(summarise([seconds], calls=6 * a_round))
 
 
 def anatomy(bench: Bench, found: dict[str, Any]) -> None:
