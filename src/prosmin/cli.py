@@ -125,6 +125,15 @@ def _parser() -> Parser:
             help=f"{protocols}: {field.metadata['doc']}".replace("%", "%%"),
         )
 
+    other = command("export", _export, "write a trained encoder for other programs")
+    other.add_argument("run_folder", metavar="RUN", help="a run folder, or an encoder of others: timm:NAME[@FILE]")
+    other.add_argument("--format", required=True, metavar="FORMAT", help="onnx, timm or safetensors")
+    other.add_argument(
+        "--out", type=Path, required=True, metavar="PATH", help="FILE.onnx, FILE.safetensors (timm) or a folder"
+    )
+    other.add_argument("--half", action="store_true", help="safetensors: weights in float16")
+    other.add_argument("--again", action="store_true", help="replace what is already at PATH")
+
     sweep = command(
         "ablate", _ablate, "train a grid of runs and compare them, without test pictures", takes_fields=True
     )
@@ -139,6 +148,35 @@ def _parser() -> Parser:
     )
     sweep.add_argument("--data", metavar="SPEC", help="pictures to learn from: the same as --data.spec")
     sweep.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the cells, table and plot")
+
+    rows = command("embed", _embed, "one row a picture: features, uncertainty, out-of-distribution score and flag")
+    rows.add_argument("run_folder", metavar="RUN", help="a run folder, one of Encoder.save, or timm:NAME[@FILE]")
+    rows.add_argument("--data", required=True, metavar="SPEC", help="the pictures")
+    rows.add_argument("--out", type=Path, required=True, metavar="FILE.parquet", help="run again, it is continued")
+    rows.add_argument(
+        "--reference", metavar="SPEC", help="pictures that belong (default: the run's own; none: no score)"
+    )
+    rows.add_argument(
+        "--false-alarms",
+        type=float,
+        default=0.05,
+        metavar="SHARE",
+        help="of pictures like the reference that may be flagged, measured on a held-out tenth of it (default: 0.05)",
+    )
+    rows.add_argument(
+        "--views",
+        type=int,
+        default=2,
+        metavar="N",
+        help="random views whose variance is told; each takes as long as the picture itself (default: 2; 0: none)",
+    )
+    rows.add_argument("--batch", type=int, metavar="N", help="pictures at once (default: as the device suggests)")
+    rows.add_argument(
+        "--max-bad", type=float, default=0.01, metavar="SHARE", help="unreadable pictures (default: 0.01)"
+    )
+    rows.add_argument(
+        "--precision", default="32-true", metavar="NAME", help="32-true (default), or bf16-mixed on a GPU"
+    )
 
     page = command("report", _report, "one HTML page of one run, or of several side by side")
     page.add_argument("runs", type=Path, nargs="+", metavar="RUN")
@@ -238,12 +276,36 @@ def _evaluate(options: argparse.Namespace, fields: dict[str, str]) -> None:
     )
 
 
+def _export(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    from prosmin.export import export
+
+    said = export(options.run_folder, options.out, format=options.format, half=options.half, again=options.again)
+    print("\n".join(said))
+
+
 def _ablate(options: argparse.Namespace, fields: dict[str, str]) -> None:
     from prosmin.ablation.grid import combine
     from prosmin.ablation.run import ablate
 
     grid = combine(grid=options.grid, recipe=options.recipe, over=options.over, fields=fields, data=options.data)
     ablate(grid, options.out)
+
+
+def _embed(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    from prosmin.embed import embed
+    from prosmin.embed.request import Request
+
+    request = Request(
+        data=options.data,
+        out=options.out,
+        reference=options.reference,
+        false_alarms=options.false_alarms,
+        views=options.views,
+        batch=options.batch,
+        max_bad=options.max_bad,
+        precision=options.precision,
+    )
+    embed(options.run_folder, request, command=options.line)
 
 
 def _report(options: argparse.Namespace, fields: dict[str, str]) -> None:

@@ -1,0 +1,67 @@
+"""A trained encoder in the forms that other programs read: an ONNX graph, a checkpoint of timm, a folder of its own.
+
+Every form is compared with the encoder it was made of before it takes its name. A new form is one file and one line
+in `FORMATS`.
+"""
+
+import importlib.util
+from pathlib import Path
+
+from prosmin.encoder import load
+from prosmin.errors import ProsminError, UsageError
+from prosmin.export import encoder_folder, onnx_graph, timm_checkpoint
+from prosmin.export.form import Form
+from prosmin.export.staging import staged
+
+__all__ = ["FORMATS", "export"]
+
+FORMATS: dict[str, Form] = {
+    "onnx": onnx_graph.FORM,
+    "timm": timm_checkpoint.FORM,
+    "safetensors": encoder_folder.FORM,
+}
+
+
+def export(run: Path | str, out: Path | str, *, format: str, half: bool = False, again: bool = False) -> list[str]:
+    """Write the encoder of a run, or timm:NAME[@FILE], to `out` and say in sentences what was written.
+
+    Files that are there already are replaced with `again` only; `half` is for safetensors: weights in float16.
+    """
+    if format not in FORMATS:
+        raise UsageError(f"--format is {format!r}; allowed: {', '.join(FORMATS)}.")
+    form = FORMATS[format]
+    write = form.write_half if half else form.write
+    if write is None:
+        able = ", ".join(name for name, other in FORMATS.items() if other.write_half)
+        raise UsageError(f"--half is for --format {able}; --format {format} keeps float32. Leave --half out.")
+    out = Path(out).expanduser().resolve()  # so that it has a name, were it only `.`
+    _check_place(out, form, format=format, again=again)
+    _check_packages(form, format=format)
+    encoder = load(run).to("cpu")
+    with staged(out, folder=form.folder(out)) as part:
+        said = write(encoder, part / out.name if form.suffix else part)
+    return [f"wrote {out}", *said]
+
+
+def _check_place(out: Path, form: Form, *, format: str, again: bool) -> None:
+    if form.suffix and out.suffix != form.suffix:
+        raise UsageError(f"--out is {out}; --format {format} writes a file, and its card beside it: *{form.suffix}.")
+    if form.suffix and out.is_dir():
+        raise UsageError(f"--out {out} is a folder; --format {format} writes a file. Choose another name.")
+    if not form.suffix and out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out} is a file; --format {format} writes a folder. Choose another name.")
+    if not form.suffix and (out / "config.yaml").exists():
+        raise UsageError(f"--out {out} is the folder of a run, whose own encoder would be lost. Choose another folder.")
+    there = [file.name for file in form.files(out) if file.exists()]
+    if there and not again:
+        raise UsageError(
+            f"{form.folder(out)} holds {' and '.join(there)} already. Choose another --out, or replace with --again."
+        )
+
+
+def _check_packages(form: Form, *, format: str) -> None:
+    missing = [name for name in form.packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ProsminError(
+            f"--format {format} needs {' and '.join(missing)}, not installed here: pip install 'prosmin[{format}]'"
+        )

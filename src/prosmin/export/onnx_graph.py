@@ -1,0 +1,160 @@
+"""ONNX: normalised evaluation views (N, 3, h, h) in, features, mean and scale out, for any number N of pictures."""
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from prosmin.encoder import Encoder
+from prosmin.errors import ProsminError
+from prosmin.export.agreement import BATCHES, check_agreement, outputs_of, random_views
+from prosmin.export.card import describe_encoder, describe_preprocessing, write_card
+from prosmin.export.form import Form, card_of
+
+TOLERANCE = 1e-4
+"""Of an output's size: float32 sums in another order differ by a hundredth of this."""
+
+_DATA = ".data"
+"""The ending of the second file that torch writes, under a name the first one holds, from 1.5 GB of weights on."""
+
+_REMEDY = "Another version of torch, onnxscript or onnxruntime may do better; --format timm needs none of them."
+
+_MEANINGS = {
+    "features": "the backbone's representation, for classifiers and neighbours",
+    "mean": "the method's embedding of the picture, the mean where it forecasts a distribution",
+    "scale": "the standard deviation of that distribution; the mean of its logarithm is the picture's uncertainty",
+}
+
+
+class _Graph(nn.Module):
+    """The encoder as a function of tensors."""
+
+    def __init__(self, method: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.method = method
+        self.names = names
+
+    def forward(self, views: Tensor) -> tuple[Tensor, ...]:
+        """(N, 3, h, h) -> the outputs that have a name."""
+        embedding = self.method.encode(views)._asdict()  # type: ignore[operator]
+        return tuple(embedding[name] for name in self.names)
+
+
+def write(encoder: Encoder, file: Path) -> list[str]:
+    """Trace, describe, write and compare with onnxruntime."""
+    example = random_views(encoder.config.views, 2)  # a batch of 1 would be taken for a constant
+    outputs = outputs_of(encoder, example)
+    program = _traced(_Graph(encoder.method, list(outputs)).eval(), example, list(outputs))
+    _forget_places(program.model)
+    _rename_inner(program.model, set(outputs))
+    card = {
+        "format": 1,
+        "made_of": describe_encoder(encoder),
+        "input": {"name": "views", "type": "float32", "shape": ["N", *example.shape[1:]]},
+        "outputs": {
+            name: {"type": "float32", "shape": ["N", *value.shape[1:]], "meaning": _MEANINGS[name]}
+            for name, value in outputs.items()
+        },
+        "absent": [name for name in _MEANINGS if name not in outputs],
+        "preprocessing": describe_preprocessing(encoder.config.views),
+        "opset": program.model.opset_imports[""],
+    }
+    program.model.metadata_props.update({name: json.dumps(value) for name, value in card.items()})
+    program.save(file)
+    found = check_agreement(encoder, _Session(file), tolerance=TOLERANCE, remedy=_REMEDY)
+    card["checked"] = {"with": "onnxruntime", "batches": list(BATCHES), "tolerance": TOLERANCE, "deviation": found}
+    write_card(card_of(file), card)
+    said = _sentences(encoder, card, worst=max(found.values()))
+    weights = file.with_name(file.name + _DATA)
+    return [*said, f"{weights.name} beside it holds the weights: move both together"] if weights.exists() else said
+
+
+def _traced(graph: nn.Module, example: Tensor, names: list[str]) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the comparison tells what matters
+            return torch.onnx.export(
+                graph,
+                (example,),
+                dynamo=True,
+                verbose=False,
+                input_names=["views"],
+                output_names=names,
+                dynamic_shapes={"views": {0: torch.export.Dim("N")}},
+            )
+    except Exception as error:  # tracing fails in as many ways as there are networks
+        raise ProsminError(
+            f"The network cannot be written as ONNX, torch says: {_first_line(error)}. "
+            "Export it with --format timm or --format safetensors."
+        ) from error
+
+
+def _forget_places(model: Any) -> None:
+    """Drop the exporter's notes: they hold the path of every source file on the machine that exports."""
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        for value in node.outputs:
+            value.metadata_props.clear()
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
+    model.graph.metadata_props.clear()
+
+
+def _rename_inner(model: Any, names: set[str]) -> None:
+    """Free the outputs' names: a value inside is called after its operation, and `mean` is one."""
+    outputs = {id(value) for value in model.graph.outputs}
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            if value.name in names and id(value) not in outputs:
+                value.name = f"inner.{value.name}"
+
+
+class _Session:
+    """An ONNX file in onnxruntime, on the CPU."""
+
+    def __init__(self, file: Path) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        with _telling_of_onnxruntime():
+            self.session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+    def __call__(self, views: Tensor) -> dict[str, Tensor]:
+        """(N, 3, h, h) -> outputs by name."""
+        names = [output.name for output in self.session.get_outputs()]
+        with _telling_of_onnxruntime():
+            values = self.session.run(names, {"views": views.numpy()})
+        return {name: torch.from_numpy(value) for name, value in zip(names, values, strict=True)}
+
+
+@contextmanager
+def _telling_of_onnxruntime() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # its errors have no common class
+        raise ProsminError(
+            f"onnxruntime cannot run the graph: {_first_line(error)}. Nothing was written. {_REMEDY}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__).rstrip(".")
+
+
+def _sentences(encoder: Encoder, card: dict[str, Any], *, worst: float) -> list[str]:
+    side = encoder.config.views.global_size
+    absent = f"; {card['made_of']['encoder']} has no {' and no '.join(card['absent'])}" if card["absent"] else ""
+    return [
+        f"in: views (N, 3, {side}, {side}), normalised as its card says; out: {', '.join(card['outputs'])}{absent}",
+        f"onnxruntime agrees with the encoder to {worst:.0e} on random pictures",
+    ]
+
+
+FORM = Form(write=write, suffix=".onnx", names=(_DATA,), packages=("onnx", "onnxscript", "onnxruntime"))

@@ -1,0 +1,445 @@
+"""Export: other programs get the encoder's own numbers from what is written, or nothing is written."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import timm
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from timm.data import resolve_model_data_config
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as TF
+
+from prosmin import config as configs
+from prosmin import encoder_file
+from prosmin.cli import main
+from prosmin.data.views import evaluation_view
+from prosmin.encoder import Encoder, load, save_encoder
+from prosmin.errors import ProsminError, UsageError
+from prosmin.export import export, onnx_graph, timm_checkpoint
+from prosmin.export.agreement import check_agreement, deviation, outputs_of, random_views
+from prosmin.methods import build_method
+from prosmin.training.pretrain import pretrain
+from published_layouts import dino_checkpoint, moco_checkpoint, vit_tensors
+from tiny_methods import tiny_method
+
+# A graph computes the same sums in another order: some roundings of float32, relative to the outputs' size.
+ROUNDINGS = 1e-5
+
+
+def make_run(config: configs.Config, folder: Path) -> Path:
+    """A run folder's encoder with weights and statistics that are not those of a fresh network."""
+    method = build_method(config)
+    random = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in method.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=random))
+        for norm in method.modules():
+            if isinstance(norm, _BatchNorm):
+                norm.running_mean.normal_(std=0.2, generator=random)
+                norm.running_var.uniform_(0.5, 2.0, generator=random)
+    folder.mkdir()
+    (folder / "config.yaml").write_text("# of a run\n")
+    save_encoder(method, config, folder, step=4, steps=8, trained=4)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("export")
+
+
+@pytest.fixture(scope="module")
+def resnet_run(folder) -> Path:
+    return make_run(tiny_method("prosmin", views__crop_share="0.875"), folder / "resnet")
+
+
+@pytest.fixture(scope="module")
+def vit_run(folder) -> Path:
+    return make_run(tiny_method("prosmin", vit=True), folder / "vit")
+
+
+@pytest.fixture(scope="module")
+def timm_resnet_run(folder) -> Path:
+    config = tiny_method("prosmin", backbone__name="test_resnet", views__interpolation="bilinear")
+    return make_run(config, folder / "timm_resnet")
+
+
+@pytest.fixture(scope="module")
+def ibot_run(folder) -> Path:
+    return make_run(tiny_method("ibot"), folder / "ibot")
+
+
+@pytest.fixture(scope="module")
+def resnet_onnx(resnet_run, folder) -> Path:
+    export(resnet_run, folder / "resnet.onnx", format="onnx")
+    return folder / "resnet.onnx"
+
+
+def noise_views(encoder: Encoder, count: int) -> Tensor:
+    side = encoder.config.views.global_size
+    return torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(count))
+
+
+def session(file: Path) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+
+def everything(folder: Path) -> list[str]:
+    """All below a folder, hidden files included."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+class TestOnnx:
+    @pytest.mark.parametrize(
+        ("run", "names"),
+        [
+            ("resnet_run", ["features", "mean", "scale"]),
+            ("vit_run", ["features", "mean", "scale"]),
+            ("timm_resnet_run", ["features", "mean", "scale"]),  # a value inside its graph is called mean as well
+            ("ibot_run", ["features", "mean"]),
+        ],
+    )
+    def test_onnxruntime_gives_the_encoders_outputs_for_any_batch(self, run, names, request, tmp_path):
+        run = request.getfixturevalue(run)
+        said = export(run, tmp_path / "encoder.onnx", format="onnx")
+        onnx.checker.check_model(tmp_path / "encoder.onnx", full_check=True)
+        graph, encoder = session(tmp_path / "encoder.onnx"), load(run).to("cpu")
+        assert [output.name for output in graph.get_outputs()] == names
+        assert ("has no scale" in "\n".join(said)) == ("scale" not in names)
+        for count in (1, 2, 5):
+            views = noise_views(encoder, count)
+            wanted = encoder.method.encode(views)
+            got = graph.run(names, {"views": views.numpy()})
+            for value, name in zip(got, names, strict=True):
+                assert value.dtype == np.float32
+                assert deviation(torch.from_numpy(value), getattr(wanted, name)) < ROUNDINGS
+
+    def test_the_cards_preprocessing_gives_the_encoders_own_outputs(self, resnet_run, resnet_onnx):
+        """A picture by torchvision alone, from nothing but the card's numbers."""
+        how = json.loads(resnet_onnx.with_suffix(".json").read_text())["preprocessing"]
+        picture = torch.randint(0, 256, (3, 57, 90), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+        height, width = picture.shape[1:]
+        side = round(how["crop_share"] * min(height, width))
+        square = TF.crop(picture / 255, (height - side) // 2, (width - side) // 2, side, side)
+        mode = InterpolationMode(how["interpolation"])
+        view = TF.resize(square, [how["size"]] * 2, mode, antialias=how["antialias"]).clamp(0, 1)
+        view = TF.normalize(view, how["mean"], how["std"])
+        got = session(resnet_onnx).run(["features", "mean", "scale"], {"views": view[None].numpy()})
+        wanted = load(resnet_run)(picture[None])
+        for value, own in zip(got, wanted, strict=True):
+            assert deviation(torch.from_numpy(value), own) < 1e-4  # torchvision's filters round otherwise
+
+    def test_the_graph_carries_its_card(self, resnet_run, resnet_onnx):
+        card = json.loads(resnet_onnx.with_suffix(".json").read_text())
+        inside = session(resnet_onnx).get_modelmeta().custom_metadata_map
+        checked = card.pop("checked")
+        assert {name: json.loads(text) for name, text in inside.items()} == card
+        assert card["preprocessing"]["crop_share"] == 0.875
+        assert card["made_of"]["hash"] == load(resnet_run).card["hash"]
+        assert card["outputs"]["scale"]["shape"] == ["N", 24]
+        assert card["absent"] == []
+        assert max(checked["deviation"].values()) < ROUNDINGS
+
+    def test_the_graph_holds_no_place_of_this_machine(self, resnet_onnx):
+        content = resnet_onnx.read_bytes()
+        for place in (Path(onnx.__file__).parents[1], Path(onnx_graph.__file__).parents[2]):
+            assert str(place).encode() not in content
+
+    def test_a_graph_that_differs_is_not_written(self, resnet_run, tmp_path, monkeypatch):
+        def slightly_off(self: onnx_graph._Graph, views: Tensor) -> tuple[Tensor, ...]:
+            return right(self, views * 1.002)
+
+        right = onnx_graph._Graph.forward
+        monkeypatch.setattr(onnx_graph._Graph, "forward", slightly_off)
+        with pytest.raises(ProsminError, match=r"features differ .* allowed: 1e-04. Nothing was written"):
+            export(resnet_run, tmp_path / "new" / "encoder.onnx", format="onnx")
+        assert everything(tmp_path) == []
+
+    def test_a_network_that_cannot_be_traced_is_told(self, resnet_run, tmp_path, monkeypatch):
+        def untraceable(self: onnx_graph._Graph, views: Tensor) -> tuple[Tensor, ...]:
+            return (views if views.sum() > 0 else -views,)  # a branch that depends on the picture
+
+        monkeypatch.setattr(onnx_graph._Graph, "forward", untraceable)
+        with pytest.raises(ProsminError, match=r"cannot be written as ONNX.*--format timm") as caught:
+            export(resnet_run, tmp_path / "encoder.onnx", format="onnx")
+        assert "\n" not in str(caught.value)
+        assert everything(tmp_path) == []
+
+    def test_weights_too_large_for_one_file_lie_beside(self, resnet_run, tmp_path, monkeypatch):
+        monkeypatch.setattr("torch.onnx._internal.exporter._onnx_program._LARGE_MODEL_THRESHOLD", 0)
+        said = export(resnet_run, tmp_path / "encoder.onnx", format="onnx")
+        assert everything(tmp_path) == ["encoder.json", "encoder.onnx", "encoder.onnx.data"]
+        assert "encoder.onnx.data" in said[-1]
+        views = noise_views(load(resnet_run), 2)
+        assert session(tmp_path / "encoder.onnx").run(["features"], {"views": views.numpy()})[0].shape == (2, 64)
+
+    def test_missing_packages_are_named_with_the_way_to_get_them(self, resnet_run, tmp_path, monkeypatch):
+        present = importlib.util.find_spec
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "onnx" in name else present(name))
+        with pytest.raises(ProsminError, match=r"onnx and onnxscript and onnxruntime, .*pip install 'prosmin\[onnx\]'"):
+            export(resnet_run, tmp_path / "encoder.onnx", format="onnx")
+
+
+class TestTimm:
+    @pytest.mark.parametrize("run", ["vit_run", "timm_resnet_run", "ibot_run"])
+    def test_timms_features_are_the_encoders(self, run, request, tmp_path, monkeypatch):
+        run = request.getfixturevalue(run)
+        export(run, tmp_path / "backbone.safetensors", format="timm")
+        card = json.loads((tmp_path / "backbone.json").read_text())
+        encoder = load(run).to("cpu")
+        views = noise_views(encoder, 5)
+        file = str(tmp_path / "backbone.safetensors")
+        wanted = encoder.method.encode(views).features
+        monkeypatch.chdir(tmp_path)  # the call names the file without its folder
+        for network in (
+            timm.create_model(card["name"], checkpoint_path=file, **card["kwargs"]),
+            eval(card["call"], {"timm": timm}),
+        ):
+            assert deviation(network.eval()(views).detach(), wanted) < 1e-6
+
+    def test_timms_own_transforms_prepare_pictures_as_the_encoder_does(self, timm_resnet_run, tmp_path):
+        export(timm_resnet_run, tmp_path / "backbone.safetensors", format="timm")
+        card = json.loads((tmp_path / "backbone.json").read_text())
+        file = str(tmp_path / "backbone.safetensors")
+        how = resolve_model_data_config(timm.create_model(card["name"], checkpoint_path=file, **card["kwargs"]))
+        views = load(timm_resnet_run).config.views
+        assert tuple(how["input_size"]) == (3, 32, 32)
+        assert (how["crop_pct"], how["interpolation"]) == (views.crop_share, "bilinear")
+        assert (tuple(how["mean"]), tuple(how["std"])) == (views.mean, views.std)
+
+    def test_our_own_networks_are_not_in_timm(self, resnet_run, tmp_path):
+        with pytest.raises(UsageError, match=r"resnet8_cifar .*--format onnx or --format safetensors"):
+            export(resnet_run, tmp_path / "new" / "backbone.safetensors", format="timm")
+        assert everything(tmp_path) == []
+
+    def test_a_call_that_builds_another_network_is_noticed(self, vit_run, tmp_path, monkeypatch):
+        def other_heads(*_: object) -> dict[str, object]:
+            return right(*_) | {"num_heads": 4}  # fits every shape and gives other features
+
+        right = timm_checkpoint._vit_options
+        monkeypatch.setattr(timm_checkpoint, "_vit_options", other_heads)
+        with pytest.raises(ProsminError, match=r"features differ"):
+            export(vit_run, tmp_path / "backbone.safetensors", format="timm")
+        monkeypatch.setattr(timm_checkpoint, "_vit_options", lambda *_: right(*_) | {"depth": 3})
+        with pytest.raises(ProsminError, match=r"timm cannot load .* Nothing was written"):
+            export(vit_run, tmp_path / "backbone.safetensors", format="timm")
+        assert everything(tmp_path) == []
+
+
+class TestForeign:
+    @pytest.fixture
+    def run(self, tmp_path) -> str:
+        """MoCo v3's ViT-S has twelve heads, which timm's of that name has not: the call must say so."""
+        tensors = vit_tensors(width=384, depth=12, patch=16, grid=14)
+        file = tmp_path / "moco.pth.tar"
+        torch.save(moco_checkpoint(tensors, momentum=tensors), file)
+        return f"timm:vit_small_patch16_224@{file}"
+
+    def test_a_checkpoint_of_others_becomes_one_of_timm(self, run, tmp_path):
+        export(run, tmp_path / "out" / "moco.safetensors", format="timm")
+        card = json.loads((tmp_path / "out" / "moco.json").read_text())
+        assert card["kwargs"]["num_heads"] == 12
+        assert card["made_of"]["encoder"] == "timm:vit_small_patch16_224"  # the file's place is nobody's business
+        encoder = load(run).to("cpu")
+        views = noise_views(encoder, 1)
+        file = str(tmp_path / "out" / "moco.safetensors")
+        network = timm.create_model(card["name"], checkpoint_path=file, **card["kwargs"]).eval()
+        assert deviation(network(views).detach(), encoder.method.encode(views).features) < 1e-6
+
+    def test_its_graph_gives_features_alone(self, tmp_path):
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            tensors = timm.create_model("test_vit", num_classes=0).state_dict()
+        torch.save(dino_checkpoint(tensors, student=tensors), tmp_path / "dino.pth")
+        run = f"timm:test_vit@{tmp_path / 'dino.pth'}"
+        said = export(run, tmp_path / "dino.onnx", format="onnx")
+        assert "out: features; timm:test_vit has no mean and no scale" in said[1]
+        assert [output.name for output in session(tmp_path / "dino.onnx").get_outputs()] == ["features"]
+
+    def test_its_folder_needs_the_file_no_longer(self, run, tmp_path):
+        encoder = load(run).to("cpu")
+        export(run, tmp_path / "out", format="safetensors", half=True)
+        (tmp_path / "moco.pth.tar").unlink()
+        views = noise_views(encoder, 1)
+        again = load(tmp_path / "out").to("cpu").method.encode(views).features
+        assert 0 < deviation(again, encoder.method.encode(views).features) < 2e-2  # weights of 0.3 in 12 blocks
+
+
+class TestFolder:
+    def test_the_folder_is_the_encoder(self, vit_run, tmp_path):
+        export(vit_run, tmp_path / "encoder", format="safetensors")
+        assert everything(tmp_path) == ["encoder", "encoder/encoder.json", "encoder/encoder.safetensors"]
+        first, second = load(vit_run), load(tmp_path / "encoder")
+        assert first.card == second.card
+        for one, other in zip(first.method.state_dict().items(), second.method.state_dict().items(), strict=True):
+            assert one[0] == other[0]
+            assert torch.equal(one[1], other[1])
+
+    @pytest.mark.parametrize("run", ["resnet_run", "vit_run"])
+    def test_half_is_half_as_large_and_nearly_the_encoder(self, run, request, tmp_path):
+        run = request.getfixturevalue(run)
+        said = export(run, tmp_path / "half", format="safetensors", half=True)
+        sizes = [(where / "encoder.safetensors").stat().st_size for where in (tmp_path / "half", run)]
+        assert sizes[0] < 0.6 * sizes[1]  # names and vectors stay as large
+        first, second = load(run).to("cpu"), load(tmp_path / "half").to("cpu")
+        views = noise_views(first, 5)
+        found = {
+            name: deviation(value, outputs_of(first, views)[name]) for name, value in outputs_of(second, views).items()
+        }
+        assert set(found) == {"features", "mean", "scale"}
+        assert 0 < max(found.values()) < 5e-3  # a weight is rounded by 2^-11 = 5e-4 of itself at most
+        assert second.card["precision"] == "float16"
+        assert second.card["deviation"].keys() == found.keys()
+        assert "float16" in said[-1]
+        assert next(second.method.parameters()).dtype == torch.float32
+
+    def test_what_is_half_stays_half(self, resnet_run, tmp_path):
+        export(resnet_run, tmp_path / "half", format="safetensors", half=True)
+        export(tmp_path / "half", tmp_path / "copy", format="safetensors")
+        first, second = (load_file(tmp_path / name / "encoder.safetensors") for name in ("half", "copy"))
+        assert all(torch.equal(first[name], second[name]) for name in first | second)
+        assert load(tmp_path / "copy").card == load(tmp_path / "half").card
+
+    def test_the_reference_goes_along(self, resnet_run, tmp_path):
+        pictures = torch.randint(0, 256, (60, 3, 32, 32), generator=torch.Generator().manual_seed(5)).to(torch.uint8)
+        encoder = load(resnet_run).fit_reference(pictures[:50])
+        encoder.save(tmp_path / "fitted")
+        for half in (False, True):
+            export(tmp_path / "fitted", tmp_path / f"half={half}", format="safetensors", half=half)
+            scores = load(tmp_path / f"half={half}").ood_score(pictures[50:])
+            torch.testing.assert_close(scores, encoder.ood_score(pictures[50:]), rtol=1e-2, atol=1e-3)
+
+    def test_weights_beyond_float16_are_not_halved(self, tmp_path):
+        run = make_run(tiny_method("dino"), tmp_path / "run")
+        config, method = load(run).config, load(run).method
+        method.get_submodule("online.projector.mlp.0").weight.data[0, 0] = 1e6
+        save_encoder(method, config, run, step=4, steps=8, trained=4)
+        with pytest.raises(ProsminError, match=r"online.projector.mlp.0.weight .* without --half"):
+            export(run, tmp_path / "half", format="safetensors", half=True)
+        assert not (tmp_path / "half").exists()
+
+    def test_the_folder_of_a_run_is_not_touched(self, resnet_run, vit_run):
+        before = (vit_run / "encoder.safetensors").read_bytes()
+        for run in (resnet_run, vit_run):
+            with pytest.raises(UsageError, match="is the folder of a run"):
+                export(run, vit_run, format="safetensors", half=True, again=True)
+        assert (vit_run / "encoder.safetensors").read_bytes() == before
+
+
+class TestPlaces:
+    def test_nothing_is_replaced_unless_told_to(self, vit_run, tmp_path):
+        out = tmp_path / "backbone.safetensors"
+        (tmp_path / "backbone.json").write_text("notes")
+        with pytest.raises(UsageError, match=r"holds backbone.json already.*--again"):
+            export(vit_run, out, format="timm")
+        assert everything(tmp_path) == ["backbone.json"]
+        export(vit_run, out, format="timm", again=True)
+        assert json.loads((tmp_path / "backbone.json").read_text())["name"] == "vit_tiny_patch16_224"
+
+    def test_other_files_of_a_folder_stay(self, vit_run, tmp_path):
+        (tmp_path / "notes.txt").write_text("mine")
+        export(vit_run, tmp_path, format="safetensors")
+        assert everything(tmp_path) == ["encoder.json", "encoder.safetensors", "notes.txt"]
+
+    def test_a_full_disk_leaves_what_was_there(self, vit_run, tmp_path, monkeypatch):
+        def full(tensors: dict[str, Tensor], file: Path) -> None:
+            save_file(tensors, file)
+            raise SafetensorError("I/O error: No space left on device")
+
+        export(vit_run, tmp_path / "encoder", format="safetensors")
+        before = (tmp_path / "encoder" / "encoder.safetensors").read_bytes()
+        monkeypatch.setattr(encoder_file, "save_file", full)
+        with pytest.raises(ProsminError, match=r"encoder cannot be written: .*No space left on device"):
+            export(vit_run, tmp_path / "encoder", format="safetensors", half=True, again=True)
+        assert everything(tmp_path) == ["encoder", "encoder/encoder.json", "encoder/encoder.safetensors"]
+        assert (tmp_path / "encoder" / "encoder.safetensors").read_bytes() == before
+
+    def test_what_a_killed_export_left_is_in_nobodys_way(self, vit_run, tmp_path):
+        (tmp_path / ".encoder.part").mkdir()
+        (tmp_path / ".encoder.part" / "junk").write_text("half of a file")
+        export(vit_run, tmp_path / "encoder", format="safetensors")
+        assert everything(tmp_path) == ["encoder", "encoder/encoder.json", "encoder/encoder.safetensors"]
+
+    @pytest.mark.parametrize(
+        ("format", "name", "sentence"),
+        [
+            ("onnx", "encoder", r"writes a file, and its card beside it: \*.onnx"),
+            ("timm", "encoder.pth", r"\*.safetensors"),
+            ("timm", "folder.safetensors", "is a folder"),
+            ("safetensors", "file", "is a file; --format safetensors writes a folder"),
+            ("torchscript", "encoder.pt", "allowed: onnx, timm, safetensors"),
+        ],
+    )
+    def test_wrong_places_and_formats(self, format, name, sentence, vit_run, tmp_path):
+        (tmp_path / "folder.safetensors").mkdir()
+        (tmp_path / "file").write_text("")
+        with pytest.raises(UsageError, match=sentence):
+            export(vit_run, tmp_path / name, format=format)
+        assert everything(tmp_path) == ["file", "folder.safetensors"]
+
+    @pytest.mark.parametrize("format", ["onnx", "timm"])
+    def test_half_is_for_the_folder(self, format, vit_run, tmp_path):
+        with pytest.raises(UsageError, match=r"--half is for --format safetensors"):
+            export(vit_run, tmp_path / "x", format=format, half=True)
+
+    def test_an_unfinished_run_is_told(self, tmp_path):
+        (tmp_path / "run").mkdir()
+        with pytest.raises(ProsminError, match=r"no encoder.json. `prosmin pretrain"):
+            export(tmp_path / "run", tmp_path / "out", format="safetensors")
+        assert everything(tmp_path) == ["run"]
+
+
+class TestAgreement:
+    def test_deviation_is_relative_to_the_largest_value(self):
+        assert deviation(torch.tensor([[2.0, -9.0]]), torch.tensor([[2.0, -10.0]])) == pytest.approx(0.1)
+        assert deviation(torch.zeros(2, 3), torch.zeros(2, 3)) == 0.0
+
+    @pytest.mark.parametrize("wrong", [torch.full((5, 3), torch.nan), torch.ones(1, 3), torch.full((5, 3), torch.inf)])
+    def test_no_numbers_and_other_shapes_never_agree(self, wrong):
+        assert deviation(wrong, torch.ones(5, 3)) == torch.inf
+
+    def test_random_pictures_tell_rows_apart(self, vit_run):
+        """A graph that mixed up its rows, or used one picture for all, must not pass."""
+        encoder = load(vit_run).to("cpu")
+        with pytest.raises(ProsminError, match="on 5 random pictures"):
+            check_agreement(encoder, lambda v: outputs_of(encoder, v.roll(1, 0)), tolerance=1e-3, remedy="")
+        assert random_views(encoder.config.views, 5).std() > 0.5  # as large as a normalised picture's
+
+    def test_a_deterministic_twin_has_no_scale(self):
+        config = tiny_method("prosmin", heads__scale="zero")
+        encoder = Encoder(build_method(config), config)
+        assert list(outputs_of(encoder, random_views(config.views, 2))) == ["features", "mean"]
+
+
+def test_the_command_exports_a_trained_run(tmp_path, capsys):
+    run = tmp_path / "run"
+    pretrain(tiny_method("dino", vit=True), run)
+    file = tmp_path / "dino.onnx"
+    command = ["export", str(run), "--format", "onnx", "--out", str(file)]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert f"wrote {file}" in printed
+    assert "dino has no scale" in printed
+    picture = torch.randint(0, 256, (3, 3, 32, 32), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    encoder = load(run).to("cpu")
+    views = evaluation_view(picture, torch.tensor([[32, 32]] * 3), encoder.config.views)
+    got = session(file).run(["features"], {"views": views.numpy()})[0]
+    assert deviation(torch.from_numpy(got), encoder(picture).features) < ROUNDINGS
+    assert main(command) == 2
+    assert "already" in capsys.readouterr().err
+    folder = ["export", str(run), "--format", "safetensors", "--out", str(tmp_path / "folder")]
+    assert main([*folder, "--half"]) == 0
+    assert load(tmp_path / "folder").card["precision"] == "float16"
+    assert main([*folder, "--again"]) == 0
+    assert "precision" not in load(tmp_path / "folder").card
