@@ -1,0 +1,121 @@
+"""The folder FILE.parquet.parts: a file for every 512 pictures, each written whole or not at all.
+
+Which pictures a part holds follows from its number alone. What is there is not computed again, whoever wrote it and
+with how many processes.
+"""
+
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from torch import Tensor
+
+from prosmin.embed.processes import Process, wait_until
+from prosmin.errors import ProsminError
+from prosmin.files import write_text
+
+PART = 512
+"""Pictures in a part: what a kill can cost a process."""
+
+SETTINGS = "settings.json"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The files of some pictures."""
+
+    folder: Path
+    name: str  # such as part-{:05d}.parquet
+    numbers: Tensor  # (N,): the pictures' numbers in their source
+
+    def __len__(self) -> int:
+        return -(-len(self.numbers) // PART)
+
+    def path(self, i: int) -> Path:
+        """The file of part i."""
+        return self.folder / self.name.format(i)
+
+    def pictures(self, i: int) -> Tensor:
+        """The numbers of the pictures of part i."""
+        return self.numbers[i * PART : (i + 1) * PART]
+
+    def own(self, process: Process) -> range:
+        """The parts this process answers for."""
+        return range(process.rank, len(self), process.world)
+
+    def missing(self, process: Process) -> list[int]:
+        """Those of its parts that are not there yet."""
+        return [i for i in self.own(process) if not self.path(i).exists()]
+
+    def are_whole(self) -> bool:
+        """Whether every part is there."""
+        return all(self.path(i).exists() for i in range(len(self)))
+
+
+@contextmanager
+def open_folder(folder: Path, settings: dict[str, Any], process: Process) -> Iterator[None]:
+    """Make the folder, or check that the one there was begun with the same settings; hold this process's lock."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _lock_file(folder, process.rank).open("w")
+    except OSError as error:
+        raise ProsminError(f"{folder} cannot be used: {error.strerror}. Give another file with --out.") from None
+    with lock:
+        _take(lock, folder)
+        try:
+            file = folder / SETTINGS
+            if process.rank == 0 and not file.exists():
+                write_text(file, json.dumps(settings, indent=1))
+            wait_until(file.exists)
+            refuse_other(_read(file), settings, where=f"{folder} was begun")
+            yield
+        except BaseException:
+            if process.world == 1 and not any(folder.glob("*-*")):
+                shutil.rmtree(folder)  # it failed before there was anything to keep
+            raise
+
+
+def refuse_other(found: dict[str, Any], asked: dict[str, Any], *, where: str) -> None:
+    """An error that shows each setting that differs."""
+    names = [name for name in dict.fromkeys([*found, *asked]) if found.get(name) != asked.get(name)]
+    if names:
+        shown = "\n  ".join(f"{name}: {found.get(name)} -> {asked.get(name)}" for name in names)
+        raise ProsminError(
+            f"{where} with other settings (there -> asked for):\n  {shown}\n"
+            "Give another file with --out, or remove what is there."
+        )
+
+
+def remove_folder(folder: Path, process: Process) -> None:
+    """Remove the folder once every other process has left it."""
+    with ExitStack() as locks:
+        for rank in range(process.world):
+            if rank != process.rank:
+                lock = locks.enter_context(_lock_file(folder, rank).open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX)  # given back by a process that has finished its parts
+        shutil.rmtree(folder)
+
+
+def _lock_file(folder: Path, rank: int) -> Path:
+    return folder / f".lock.{rank}"
+
+
+def _take(lock: IO[str], folder: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ProsminError(
+            f"Another process is writing to {folder}. Wait for it, or give another file with --out."
+        ) from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ProsminError(f"{file} cannot be read: {error}. Remove {file.parent} to begin again.") from None

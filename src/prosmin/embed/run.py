@@ -1,0 +1,227 @@
+"""The command: reference, rows, then one file; the same command continues what was begun."""
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from prosmin import __version__
+from prosmin.data.noting import Noting
+from prosmin.data.pictures import check_not_empty
+from prosmin.data.sources import Source, open_source
+from prosmin.embed import columns
+from prosmin.embed import reference as references
+from prosmin.embed.joining import join, settings_of, unreadable_of, write_table
+from prosmin.embed.parts import PART, Parts, open_folder, refuse_other, remove_folder
+from prosmin.embed.processes import Process, this_process, wait_until
+from prosmin.embed.reference import Reference
+from prosmin.embed.request import NO_REFERENCE, Request
+from prosmin.embed.stream import fill
+from prosmin.encoder import Encoder, Summary, load
+from prosmin.errors import ProsminError, UsageError
+from prosmin.files import writing
+
+
+def embed(run: Path | str, request: Request, *, command: str = "") -> Path:
+    """Write one row a picture to `request.out`.
+
+    Several processes under torchrun or SLURM each take every n-th part; the first one puts them together.
+    """
+    process = this_process(os.environ)
+    encoder = load(run).to(process.device, precision=request.precision)
+    source = Noting(_open(request.data))
+    belonging = _belonging(encoder, request)
+    settings = _settings(encoder, source, belonging, request)
+    if _is_finished(request.out, settings):
+        _say(process, f"{request.out} has been written already.")
+        return request.out
+    folder = request.out.with_name(f"{request.out.name}.parts")
+    with open_folder(folder, settings, process):
+        if _is_finished(request.out, settings):  # by the first process, between the last line and the lock
+            return request.out
+        reference = _reference(encoder, belonging, folder, process, request)
+        parts = Parts(folder, "part-{:05d}.parquet", torch.arange(len(source)))
+        _write_rows(encoder, source, reference, parts, process, request)
+        if process.rank == 0:
+            wait_until(parts.are_whole)
+            about = _about(str(run), settings, reference, request, command)
+            found = join(parts, request.out, source, about, max_bad=request.max_bad)
+            remove_folder(folder, process)
+            _tell(found.rows, found.flagged, found.unreadable, reference, request)
+    return request.out
+
+
+def _open(spec: str) -> Source:
+    source = open_source(spec)
+    check_not_empty(source)
+    return source
+
+
+def _belonging(encoder: Encoder, request: Request) -> Noting | None:
+    """The pictures that belong; None where no score is wanted, or where nobody knows what the encoder learned from."""
+    if request.reference == NO_REFERENCE:
+        return None
+    if request.reference is not None:
+        return Noting(_open(request.reference))
+    if "encoder" in encoder.card:
+        return None
+    try:
+        return Noting(_open(encoder.config.data.spec))
+    except ProsminError as error:
+        raise UsageError(
+            f"The reference is the run's own pictures, which cannot be had: {error} "
+            "Name others with --reference SPEC, or do without a score: --reference none."
+        ) from None
+
+
+def _settings(encoder: Encoder, source: Noting, belonging: Noting | None, request: Request) -> dict[str, Any]:
+    """All that decides the rows."""
+    return {
+        "encoder": encoder.card["hash"],
+        "data": source.spec,
+        "pictures": len(source),
+        "names": _digest(source),
+        "reference": None if belonging is None else belonging.spec,
+        "reference_names": None if belonging is None else _digest(belonging),
+        "false_alarms": None if belonging is None else request.false_alarms,
+        "views": request.views,
+        "precision": request.precision,
+    }
+
+
+def _digest(source: Source) -> str:
+    """A hash of the pictures' names in their order."""
+    digest = hashlib.blake2b(digest_size=8)
+    for i in range(len(source)):
+        digest.update(source.key(i).encode("utf-8", "surrogateescape") + b"\0")
+    return digest.hexdigest()
+
+
+def _is_finished(out: Path, settings: dict[str, Any]) -> bool:
+    found = settings_of(out)
+    if found is None:
+        return False
+    refuse_other(found, settings, where=f"{out} was written")
+    return True
+
+
+def _reference(
+    encoder: Encoder, belonging: Noting | None, folder: Path, process: Process, request: Request
+) -> Reference | None:
+    """The fitted reference, the same for all processes: features by all of them, the fit by the first."""
+    if belonging is None:
+        if request.reference is None:
+            _say(process, "no reference, so no score and no flag: name pictures that belong with --reference SPEC")
+        return None
+    file = folder / "reference.safetensors"
+    if not file.exists():
+        numbers = references.choose(belonging)
+        held = references.hold_out(belonging, numbers)
+        references.check_rate(int(held.sum()), request.false_alarms)
+
+        def write(path: Path, chosen: Tensor, made: list[Tensor]) -> None:
+            good = belonging.readable(chosen)
+            with writing(path) as part:
+                save_file({"features": torch.cat(made).cpu()[good].contiguous(), "numbers": chosen[good]}, part)
+
+        parts = Parts(folder, "reference-{:05d}.safetensors", numbers)
+        fill(
+            parts,
+            belonging,
+            process,
+            device=encoder.device,
+            batch=_batch(encoder, request),
+            max_bad=request.max_bad,
+            make=encoder.batch_features,
+            write=write,
+            title="reference",
+        )
+        if process.rank == 0:
+            wait_until(parts.are_whole)
+            found = [load_file(parts.path(i)) for i in range(len(parts))]
+            features = torch.cat([part["features"] for part in found])
+            there = torch.isin(numbers, torch.cat([part["numbers"] for part in found]))
+            references.write_reference(
+                references.fit(features.to(encoder.device), held[there].to(encoder.device)), file
+            )
+    wait_until(file.exists)
+    return references.read_reference(file).to(encoder.device)
+
+
+def _write_rows(
+    encoder: Encoder, source: Noting, reference: Reference | None, parts: Parts, process: Process, request: Request
+) -> None:
+    """This process's parts of the file."""
+    threshold = None if reference is None else reference.threshold(request.false_alarms)
+    _forget_mended(parts, source, process)
+
+    def write(path: Path, numbers: Tensor, made: list[Summary]) -> None:
+        write_table(path, columns.table(numbers, made, source, reference=reference, threshold=threshold))
+
+    there = sum(parts.path(i).exists() for i in range(len(parts)))
+    if there:
+        _say(process, f"continuing {request.out}: {there} of {len(parts)} parts are there")
+    fill(
+        parts,
+        source,
+        process,
+        device=encoder.device,
+        batch=_batch(encoder, request),
+        max_bad=request.max_bad,
+        make=lambda batch: encoder.summarise(batch, views=request.views),
+        write=write,
+        title="pictures",
+    )
+
+
+def _forget_mended(parts: Parts, source: Noting, process: Process) -> None:
+    """Remove parts that left out a picture which can be read by now."""
+    for i in parts.own(process):
+        if parts.path(i).exists() and (left_out := torch.tensor(list(unreadable_of(parts.path(i))))).numel():
+            for number in left_out.tolist():
+                source.read(number)
+            if bool(source.readable(left_out).any()):
+                parts.path(i).unlink()
+
+
+def _batch(encoder: Encoder, request: Request) -> int:
+    return min(request.batch or encoder.batch_size, PART)
+
+
+def _about(
+    run: str, settings: dict[str, Any], reference: Reference | None, request: Request, command: str
+) -> dict[str, Any]:
+    """What the file tells of itself, beside the pictures that are not in it."""
+    about: dict[str, Any] = {"prosmin": __version__, "run": run, "command": command, "settings": settings}
+    if reference is not None:
+        about["threshold"] = reference.threshold(request.false_alarms)
+        about["reference"] = {
+            "bank": len(reference.distance.bank),
+            "k": reference.distance.k,
+            "held_out": len(reference.held_out),
+        }
+    return about | {"columns": {name: meaning for name, (_, meaning) in columns.COLUMNS.items()}}
+
+
+def _tell(rows: int, flagged: int, unreadable: list[str], reference: Reference | None, request: Request) -> None:
+    if unreadable:
+        shown = "".join(f"\n  {line}" for line in unreadable[:20]) + ("\n  ..." if len(unreadable) > 20 else "")
+        print(f"{len(unreadable)} pictures cannot be read and were left out:{shown}", file=sys.stderr)
+    score = ""
+    if reference is not None:
+        threshold = reference.threshold(request.false_alarms)
+        score = (
+            f", {flagged} of them ({100 * flagged / rows:.1f} %) flagged: ood_score above {threshold:.4f}, "
+            f"which {100 * request.false_alarms:g} % of pictures like the reference reach"
+        )
+    print(f"wrote {request.out}: {rows} pictures{score}")
+
+
+def _say(process: Process, sentence: str) -> None:
+    if process.rank == 0:
+        print(sentence, flush=True)

@@ -1,0 +1,59 @@
+"""Through the encoder: decoded ahead, computed batch by batch, written part by part in a thread beside it."""
+
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from prosmin.data.feed import Batch, StreamFeed
+from prosmin.data.noting import Noting, check_share
+from prosmin.embed.parts import Parts
+from prosmin.embed.processes import Process
+from prosmin.embed.progress import EmbedProgress
+
+Made = TypeVar("Made")
+
+
+def fill(
+    parts: Parts,
+    source: Noting,
+    process: Process,
+    *,
+    device: torch.device,
+    batch: int,
+    max_bad: float,
+    make: Callable[[Batch], Made],
+    write: Callable[[Path, Tensor, list[Made]], None],
+    title: str,
+) -> None:
+    """Write this process's missing parts: `make` of every batch, then `write(path, numbers, made)` of the part.
+
+    Batches end where a part ends, so a part is the same to the bit whatever was there before. Memory holds two parts
+    and the batches decoded ahead, whatever the size of the set.
+    """
+    missing = parts.missing(process)
+    orders = (order for i in missing for order in parts.pictures(i).split(batch))
+    feed = StreamFeed(source, device=device, max_bad=1.0)  # the source notes what is unreadable, the feed meets none
+    batches = cast(Generator[Batch, None, None], feed.batches(orders))
+    total = sum(len(parts.pictures(i)) for i in parts.own(process))
+    progress = EmbedProgress(
+        title, total=total, done=total - sum(len(parts.pictures(i)) for i in missing), process=process
+    )
+    written: Future[None] | None = None
+    with closing(batches), ThreadPoolExecutor(max_workers=1, thread_name_prefix="prosmin-write") as writer, progress:
+        for i in missing:
+            made: list[Made] = []
+            for order in parts.pictures(i).split(batch):
+                made.append(make(next(batches)))
+                progress.advance(len(order))
+            if source.unreadable:
+                check_share(source.lines(), total=len(parts.numbers), max_bad=max_bad, spec=source.spec)
+            if written is not None:
+                written.result()
+            written = writer.submit(write, parts.path(i), parts.pictures(i), made)
+        if written is not None:
+            written.result()
