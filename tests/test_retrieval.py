@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from prosmin.errors import ProsminError
 from prosmin.evaluation.ranking import auroc, average_precision
-from prosmin.evaluation.retrieval import recall_at_1_and_r_auroc, risk_coverage
+from prosmin.evaluation.retrieval import r_auroc, right_neighbours, risk_coverage
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -39,16 +39,17 @@ def test_recall_and_r_auroc_by_hand() -> None:
     features = torch.stack([angles.cos(), angles.sin()], 1)
     labels = torch.tensor([0, 0, 0, 1, 1])
     # Nearest: 0->1 right, 1->0 right, 2->3 wrong, 3->2 wrong, 4->3 right.
-    got = recall_at_1_and_r_auroc(features, labels, torch.tensor([1.0, 2.0, 5.0, 3.0, 4.0]))
-    assert got["recall_at_1"] == pytest.approx(0.6)
-    assert got["r_auroc"] == pytest.approx(5 / 6)  # wrong {5, 3} against right {1, 2, 4}: one pair of six is lost
+    right = right_neighbours(features, labels)
+    assert right.tolist() == [True, True, False, False, True]
+    # Wrong {5, 3} against right {1, 2, 4}: one pair of six is lost.
+    assert r_auroc(right, torch.tensor([1.0, 2.0, 5.0, 3.0, 4.0])) == pytest.approx(5 / 6)
 
 
 def test_r_auroc_has_no_value_where_nothing_is_wrong() -> None:
     features = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
-    got = recall_at_1_and_r_auroc(features, torch.tensor([0, 0, 1, 1]), torch.arange(4.0))
-    assert got["recall_at_1"] == 1.0
-    assert math.isnan(got["r_auroc"])
+    right = right_neighbours(features, torch.tensor([0, 0, 1, 1]))
+    assert right.all()
+    assert math.isnan(r_auroc(right, torch.arange(4.0)))
 
 
 def test_risk_coverage_by_hand() -> None:

@@ -16,7 +16,7 @@ from prosmin.cli import main
 from prosmin.data.pictures import load_pictures
 from prosmin.encoder import Encoder, load, set_statistics, untrained
 from prosmin.errors import ProsminError, UsageError
-from prosmin.evaluation import answers, calibration, linear, protocols, suite
+from prosmin.evaluation import answers, calibration, linear, suite
 from prosmin.evaluation.context import TRAINED, Context
 from prosmin.evaluation.options import Options, read_options
 from prosmin.evaluation.result import Result
@@ -82,6 +82,11 @@ class TestResults:
             assert row["command"].startswith("prosmin evaluate")
         for name in ("raw pixels", "untrained", "untrained, BatchNorm set"):
             assert 0 < results["knn"]["baselines"][name]["top1"] < 1
+        for row in (results["linear"]["metrics"], *results["linear"]["baselines"].values()):
+            for name in ("nll", "ece", "adaptive_ece", "classwise_calibration_error", "brier"):
+                assert math.isfinite(row[name])
+                assert math.isfinite(row[f"{name}_calibrated"])
+        assert {"coverage_95", "pit_distance", "energy_skill"} < results["uncertainty"]["metrics"].keys()
         scores = np.load(run / "results/ood.npz")
         assert len(scores["in/knn_distance"]) == 70
         assert len(scores["out/photos@ood/mean_log_scale"]) == 100
@@ -133,7 +138,7 @@ class TestNothingIsChosenOnTest:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(suite, "load_pictures", load)
                 patch.setattr(Context, "subjects", (TRAINED,))  # the baselines are judged by the same code
-                for module in (answers, protocols.linear, linear):
+                for module in (answers, linear):
                     patch.setattr(module, "classification_metrics", record)
                 return evaluate(copy, protocols=wanted, options=options, again=True), judged
 

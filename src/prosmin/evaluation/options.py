@@ -24,6 +24,12 @@ def option(default: Any, doc: str, *, form: str, read_by: tuple[str, ...]) -> An
 class Options:
     """Every field has a value that works without being given."""
 
+    near: tuple[str, ...] = option(
+        (),
+        "which of the sets of --ood are near the training pictures; near and far ones are averaged apart",
+        form="SPEC,...",
+        read_by=("ood",),
+    )
     corrupted: str | None = option(
         None,
         "stored corrupted pictures (CIFAR-10-C or ImageNet-C as published; default: generated)",

@@ -10,22 +10,22 @@ from prosmin.evaluation.knn import nearest
 from prosmin.evaluation.ranking import auroc
 
 
-def recall_at_1_and_r_auroc(features: Tensor, labels: Tensor, uncertainty: Tensor) -> dict[str, float]:
-    """R@1 and R-AUROC of the URL benchmark (Kirchhof et al., 2023): (N, D), (N,), (N,) -> two numbers.
+def right_neighbours(features: Tensor, labels: Tensor) -> Tensor:
+    """Whether the nearest other picture, by cosine, has the picture's class: (N, D), (N,) -> (N,).
 
-    recall_at_1: share of pictures whose nearest other picture, by cosine, has their class.
-    r_auroc: AUROC of the uncertainty for a wrong neighbour; NaN where all neighbours are right, or none is.
+    Their share is R@1 of the URL benchmark (Kirchhof et al., 2023), `r_auroc` is its R-AUROC.
     """
     _, indices = nearest(features, features, 1, exclude_self=True)
     labels = labels.to(features.device)
-    right = labels[indices[:, 0]] == labels
+    return labels[indices[:, 0]] == labels
+
+
+def r_auroc(right: Tensor, uncertainty: Tensor) -> float:
+    """AUROC of the uncertainty for a wrong neighbour: (N,), (N,); NaN where all neighbours are right, or none is."""
     _check(right, uncertainty)
-    uncertainty = uncertainty.to(features.device)
+    uncertainty = uncertainty.to(right.device)
     one_sided = bool(right.all()) or not bool(right.any())
-    return {
-        "recall_at_1": right.double().mean().item(),
-        "r_auroc": math.nan if one_sided else auroc(uncertainty[right], uncertainty[~right]),
-    }
+    return math.nan if one_sided else auroc(uncertainty[right], uncertainty[~right])
 
 
 def risk_coverage(correct: Tensor, uncertainty: Tensor, *, points: int = 100) -> dict[str, float | list[float]]:

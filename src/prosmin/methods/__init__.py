@@ -1,7 +1,7 @@
 """The methods: views in, one loss a picture out. A new method is one file and one line here."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ __all__ = [
     "Embedding",
     "Method",
     "MoCoV3",
+    "Observes",
     "Output",
     "ProSMIN",
     "build_method",
@@ -45,6 +46,14 @@ class Method(Protocol):
 
     def encode(self, x: Tensor) -> Embedding:
         """Embed evaluation views, (N, 3, h, w)."""
+
+
+@runtime_checkable
+class Observes(Protocol):
+    """What a method may offer beside: what its forecasts were made for, so that they can be held against it."""
+
+    def observe(self, x: Tensor) -> Tensor:
+        """The embeddings that forecasts are scored against, of views (N, 3, h, w): (N, K) as `encode`'s mean."""
 
 
 METHODS: dict[str, Callable[[Config], nn.Module]] = {

@@ -112,3 +112,7 @@ class ProSMIN(nn.Module):
         features, t = self.online([x])
         mean, scale = self.predictor(t)
         return Embedding(features, mean, scale)
+
+    def observe(self, x: Tensor) -> Tensor:
+        """What a forecast is scored against: the target's centred embeddings of views, (N, 3, h, h) -> (N, K)."""
+        return self.centre(self.target([x])[1])

@@ -1,47 +1,75 @@
 """ood: does a score, without labels or fine-tuning, tell strange pictures from test pictures of the training kind?"""
 
+import statistics
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from prosmin.errors import UsageError
 from prosmin.evaluation.context import TRAINED, Context
+from prosmin.evaluation.masks import class_mask
 from prosmin.evaluation.ood import DETECTORS, SCORES, Detector, ood_metrics
 from prosmin.evaluation.result import Result
 
 DEFAULT = "knn_distance"
+IN_GROUPS = ("auroc", "fpr_at_95_tpr_in")  # of the default score, as OpenOOD gives them for near and far sets
+
+Rows = dict[str, dict[str, dict[str, float]]]
+"""Metrics by set and score."""
 
 
 def run(context: Context) -> Result:
-    """Every label-free score for every set; `auroc` is the default score's mean over the sets."""
+    """Every label-free score for every set; `auroc` is the default score's mean over the sets.
+
+    With some sets called near, there are the same means over the near and over the far ones.
+    """
+    groups = near_and_far(context)
     train = context.features("train")
     detectors = {name: fit(train) for name, fit in DETECTORS.items()}
     inside = _scores(context, "test", detectors)
     outside = {name: _scores(context, name, detectors) for name in context.ood}
-    sets = {
-        name: {score: ood_metrics(inside[score], scores[score]) for score in inside} for name, scores in outside.items()
+    among = {name: mask for name in context.ood if (mask := of_its_classes(context, name)) is not None}
+    sets: Rows = {
+        name: {score: ood_metrics(_inside(inside[score], among.get(name)), scores[score]) for score in inside}
+        for name, scores in outside.items()
     }
-    baselines = {}
-    for subject in context.subjects:
-        if subject != TRAINED:
-            detector = DETECTORS[DEFAULT](context.features("train", subject))
-            ins = detector(context.features("test", subject))
-            found = [ood_metrics(ins, detector(context.features(name, subject)))["auroc"] for name in context.ood]
-            baselines[subject] = {"auroc": sum(found) / len(found)}
-    metrics = {f"auroc_{score}": sum(sets[n][score]["auroc"] for n in sets) / len(sets) for score in inside}
+    means = {f"auroc_{score}": _mean(sets, score, "auroc", context.ood) for score in inside}
     arrays = {f"in/{score}": values.numpy() for score, values in inside.items()}
     arrays |= {
         f"out/{name}/{score}": values.numpy() for name, scores in outside.items() for score, values in scores.items()
     }
     return Result(
-        metrics={"auroc": metrics[f"auroc_{DEFAULT}"], **metrics},
-        baselines=baselines,
+        metrics={"auroc": means[f"auroc_{DEFAULT}"], **means, **_by_group(sets, groups)},
+        baselines=_baselines(context, groups, among),
         sets=sets,
-        settings={
-            "default_score": DEFAULT,
-            "in_distribution": "test",
-            "positive_class": "out of distribution",
-        },
-        arrays=arrays,
+        settings={"default_score": DEFAULT, "positive_class": "out of distribution"} | _said(context, groups, among),
+        arrays=arrays | {f"in_mask/{name}": mask.numpy() for name, mask in among.items()},
     )
+
+
+def near_and_far(context: Context) -> dict[str, tuple[str, ...]]:
+    """The sets by group; empty where none is called near. A near set that was not given is an error."""
+    unknown = [name for name in context.options.near if name not in context.ood]
+    if unknown:
+        given = ", ".join(context.ood) or "none"
+        raise UsageError(f"--near names {', '.join(unknown)}; allowed: sets that --ood gives, here {given}.")
+    near = tuple(name for name in context.ood if name in context.options.near)
+    far = tuple(name for name in context.ood if name not in near)
+    return {name: group for name, group in (("near", near), ("far", far)) if group} if near else {}
+
+
+def of_its_classes(context: Context, name: str) -> Tensor | None:
+    """Which test pictures are of a set's own classes, (N,), where it has some of the test's classes and no others.
+
+    ImageNet-O is such a set: its folders carry the names of 200 of ImageNet's classes, and published figures hold it
+    against the validation pictures of these. Classes called by numbers say nothing about what they are.
+    """
+    test, own = context.sets["test"], context.sets[name].classes
+    if test.labels is None or not own or not set(own) < set(test.classes) or all(text.isdigit() for text in own):
+        return None
+    mask = class_mask(own, test.classes, spec=context.sets[name].spec)
+    return mask[test.labels.cpu()]
 
 
 def _scores(context: Context, name: str, detectors: dict[str, Detector]) -> dict[str, Tensor]:
@@ -55,3 +83,51 @@ def _scores(context: Context, name: str, detectors: dict[str, Detector]) -> dict
         scale = torch.stack(scales)
         scores |= {score: measure(mean, scale) for score, measure in SCORES.items()}
     return scores
+
+
+def _baselines(
+    context: Context, groups: dict[str, tuple[str, ...]], among: dict[str, Tensor]
+) -> dict[str, dict[str, float]]:
+    """The default score of other features."""
+    found: dict[str, dict[str, float]] = {}
+    for subject in context.subjects:
+        if subject == TRAINED:
+            continue
+        detector = DETECTORS[DEFAULT](context.features("train", subject))
+        inside = detector(context.features("test", subject))
+        sets: Rows = {
+            name: {DEFAULT: ood_metrics(_inside(inside, among.get(name)), detector(context.features(name, subject)))}
+            for name in context.ood
+        }
+        found[subject] = {"auroc": _mean(sets, DEFAULT, "auroc", context.ood), **_by_group(sets, groups)}
+    return found
+
+
+def _inside(scores: Tensor, mask: Tensor | None) -> Tensor:
+    return scores if mask is None else scores[mask]
+
+
+def _mean(sets: Rows, score: str, metric: str, names: tuple[str, ...]) -> float:
+    return statistics.fmean(sets[name][score][metric] for name in names)
+
+
+def _by_group(sets: Rows, groups: dict[str, tuple[str, ...]]) -> dict[str, float]:
+    """near_auroc, far_auroc, ...: means of the default score; near_auroc_SCORE: of each score."""
+    found: dict[str, float] = {}
+    for group, names in groups.items():
+        found |= {f"{group}_{metric}": _mean(sets, DEFAULT, metric, names) for metric in IN_GROUPS}
+        scores = sets[names[0]]
+        if len(scores) > 1:
+            found |= {f"{group}_auroc_{score}": _mean(sets, score, "auroc", names) for score in scores}
+    return found
+
+
+def _said(context: Context, groups: dict[str, tuple[str, ...]], among: dict[str, Tensor]) -> dict[str, Any]:
+    """What the pictures that belong are, and the groups."""
+    said: dict[str, Any] = {"in_distribution": "test"}
+    if among:
+        said["in_distribution_of_sets"] = {
+            name: f"the {int(mask.sum())} test pictures of its {len(context.sets[name].classes)} classes"
+            for name, mask in among.items()
+        }
+    return said | {group: list(names) for group, names in groups.items()}

@@ -1,74 +1,112 @@
-"""uncertainty: does the encoder's own uncertainty know where its representation is wrong?"""
+"""uncertainty: does the encoder know where its representation is wrong, and does its forecast hold what it promises?"""
+
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from prosmin.data.pictures import Pictures
 from prosmin.evaluation.context import Context
+from prosmin.evaluation.correlation import spearman
+from prosmin.evaluation.coverage import judge_coverage
+from prosmin.evaluation.forecasts import has_scale, make_forecasts, no_forecasts
+from prosmin.evaluation.gallery import Ranked, gallery
+from prosmin.evaluation.held_out import held_out_mask
 from prosmin.evaluation.knn import nearest
+from prosmin.evaluation.ood import fit_knn_distance
 from prosmin.evaluation.result import Result
-from prosmin.evaluation.retrieval import recall_at_1_and_r_auroc, risk_coverage
+from prosmin.evaluation.retrieval import r_auroc, right_neighbours, risk_coverage
+from prosmin.evaluation.sampling import sample
+from prosmin.evaluation.severity import severity_curves
+from prosmin.evaluation.sharpness import sharpness
+from prosmin.evaluation.skill import judge_skill
+from prosmin.evaluation.spread import total_variance
 
-GALLERY = 24  # pictures of each kind kept for the report
-THUMBNAIL = 96  # their longest side
+FORECAST, FITTED, WORSENED = 512, 256, 256  # pictures at most: held-out forecasts, constant scale, severities
+VIEWS_AND_ONE = 5  # passes that an uncertainty without a scale takes
+
+Part = tuple[dict[str, float], dict[str, Any], dict[str, Any]]
+"""Metrics, settings and curves."""
 
 
 def run(context: Context) -> Result:
-    """R@1 with R-AUROC, and risk against coverage of a nearest-neighbour answer, over the test pictures."""
-    test = context.sets["test"]
-    uncertainty = context.encoder.uncertainty(test)
-    features, labels = context.features("test"), context.labels("test")
-    metrics = recall_at_1_and_r_auroc(features, labels, uncertainty)
-    _, neighbours = nearest(context.features("train"), features, 1)
-    correct = context.labels("train")[neighbours[:, 0]] == labels
-    curve = risk_coverage(correct, uncertainty)
-    metrics |= {name: value for name, value in curve.items() if isinstance(value, float)}
-    arrays = {"uncertainty": uncertainty.numpy(), "correct": correct.numpy(), "index": np.arange(len(test))}
+    """R-AUROC and risk against coverage beside rival uncertainties; calibration of the forecasts; what moves it."""
+    uncertainty = context.uncertainty("test")
+    distance = fit_knn_distance(context.features("train"))
+    controls = {
+        "sharpness": sharpness(context.sets["test"], context.encoder.config.views),
+        "feature_norm": context.features("test").norm(dim=1),
+    }
+    scaled = has_scale(context.encoder, context.sets["test"])
+    rivals = {"uncertainty": uncertainty, "knn_distance": distance(context.features("test"))}
+    rivals |= {f"low_{name}": -values for name, values in controls.items()}
+    if scaled:
+        means = torch.stack([view.mean for view in context.views("test")])
+        rivals["between_view_variance"] = total_variance(means, None)
+
+    metrics, sets, curve, correct = _answers(context, rivals)
+    metrics |= {f"spearman_{name}": spearman(uncertainty, values).item() for name, values in controls.items()}
+    settings: dict[str, Any] = {
+        "answer": "nearest training picture",
+        "uncertainty": "mean log scale" if scaled else "variance between views",
+    }
+    curves = {"risk_coverage": curve}
+    for part in (_calibration(context), _severity(context, scaled=scaled)):
+        metrics, settings, curves = metrics | part[0], settings | part[1], curves | part[2]
+    arrays = {"uncertainty": uncertainty.numpy(), "correct": correct.numpy(), "index": np.arange(len(uncertainty))}
+    strange = [Ranked(context.sets[name], distance(context.features(name))) for name in context.ood]
     return Result(
         metrics=metrics,
-        settings={"answer": "nearest training picture"},
-        curves={"risk_coverage": {name: curve[name] for name in ("coverage", "risk")}},
-        arrays=arrays | _gallery(context, uncertainty),
+        settings=settings,
+        sets={"test": sets},
+        curves=curves,
+        arrays=arrays | gallery(Ranked(context.sets["test"], uncertainty), strange),
     )
 
 
-def _gallery(context: Context, uncertainty: Tensor) -> dict[str, np.ndarray]:
-    """The most and the least certain test pictures, and the strangest of the out-of-distribution sets."""
-    test = context.sets["test"]
-    order = uncertainty.argsort()
-    rows = [
-        ("certain", test, order[:GALLERY], uncertainty),
-        ("uncertain", test, order.flip(0)[:GALLERY], uncertainty),
-    ]
-    context.encoder.fit_reference(context.sets["train"])
-    for name in context.ood:
-        strange = context.encoder.ood_score(context.sets[name])
-        rows.append(("ood", context.sets[name], strange.argsort(descending=True)[:GALLERY], strange))
-    pictures = [_thumbnail(pool, int(i)) for _, pool, chosen, _ in rows for i in chosen]
-    return {
-        "thumbnails": np.stack(pictures),
-        "thumbnail_uncertainty": np.concatenate([values[chosen].numpy() for _, _, chosen, values in rows]),
-        "thumbnail_kind": np.array([kind for kind, _, chosen, _ in rows for _ in chosen]),
-        "thumbnail_label": np.array([_label(pool, int(i)) for _, pool, chosen, _ in rows for i in chosen]),
-        "thumbnail_key": np.array([pool.keys[int(i)] for _, pool, chosen, _ in rows for i in chosen]),
+def _answers(
+    context: Context, rivals: dict[str, Tensor]
+) -> tuple[dict[str, float], dict[str, dict[str, float]], dict[str, Any], Tensor]:
+    """Metrics of the uncertainty, the same of its rivals, the risk-coverage curve, and which answers are right."""
+    features, labels = context.features("test"), context.labels("test")
+    right = right_neighbours(features, labels)
+    _, neighbours = nearest(context.features("train"), features, 1)
+    correct = context.labels("train")[neighbours[:, 0]] == labels
+    risks: dict[str, dict[str, Any]] = {name: risk_coverage(correct, values) for name, values in rivals.items()}
+    sets = {name: {"r_auroc": r_auroc(right, rivals[name]), "aurc": risk["aurc"]} for name, risk in risks.items()}
+    own = risks["uncertainty"]
+    metrics = {"recall_at_1": right.double().mean().item(), "r_auroc": sets["uncertainty"]["r_auroc"]}
+    metrics |= {name: value for name, value in own.items() if isinstance(value, float)}
+    return metrics, sets, {name: own[name] for name in ("coverage", "risk")}, correct
+
+
+def _calibration(context: Context) -> Part:
+    """Coverage, PIT and energy-score skill of the forecasts; nothing where there is no forecast to hold to account."""
+    encoder, seed = context.encoder, context.seed
+    if reason := no_forecasts(encoder, context.sets["test"]):
+        return {}, {"calibration": f"not measured: {reason}"}, {}
+    train = context.sets["train"]
+    tenth = train.subset(held_out_mask(context.labels("train"), train.keys, train.spec, seed=seed))
+    test = sample(context.sets["test"], FORECAST, seed=seed, purpose="forecasts")
+    known = sample(tenth, FITTED, seed=seed, purpose="constant scale")
+    forecasts = make_forecasts(encoder, test, seed=seed)
+    coverage, curves = judge_coverage(forecasts, seed=seed)
+    skill, scale = judge_skill(forecasts, make_forecasts(encoder, known, seed=seed), seed=seed)
+    settings = {
+        "pictures": len(test),
+        "forecast": "from a random global view",
+        "observation": "the target network's centred embedding of another random global view",
+        "joint": f"chi-square of {forecasts.mean.shape[-1]} degrees: the forecast's coordinates are independent",
+        "constant_scale": scale,
+        "reference": f"{len(known)} pictures of the held-out tenth of train",
     }
+    return coverage | skill, {"calibration": settings}, curves
 
 
-def _thumbnail(pool: Pictures, i: int) -> np.ndarray:
-    """One picture as (s, s, 3) uint8: its centred square, reduced when it is large."""
-    height, width = (int(n) for n in pool.sizes[i])
-    side = min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    picture = pool.images[i, :, top : top + side, left : left + side]
-    target = min(THUMBNAIL, int(pool.sizes.min()))
-    if side != target:
-        resized = torch.nn.functional.interpolate(picture[None].float(), size=target, mode="bilinear", antialias=True)[
-            0
-        ]
-        picture = resized.round().clamp(0, 255).to(torch.uint8)
-    return picture.permute(1, 2, 0).cpu().numpy()
-
-
-def _label(pool: Pictures, i: int) -> str:
-    return pool.classes[int(pool.labels[i])] if pool.labels is not None and pool.classes else ""
+def _severity(context: Context, *, scaled: bool) -> Part:
+    """The uncertainty of some test pictures, made worse step by step."""
+    count = WORSENED if scaled else WORSENED // VIEWS_AND_ONE
+    pictures = sample(context.sets["test"], count, seed=context.seed, purpose="severity")
+    curves, left_out = severity_curves(context.encoder, pictures, seed=context.seed)
+    metrics = {f"spearman_{kind}": curve["spearman"] for kind, curve in curves.items()}
+    return metrics, {"severity": {"pictures": len(pictures), "left_out": left_out}}, {"severity": curves}

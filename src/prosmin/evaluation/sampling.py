@@ -1,0 +1,14 @@
+"""A fixed, random part of a set for measurements that need not see all of it."""
+
+import torch
+
+from prosmin.data.pictures import Pictures
+from prosmin.randomness import generator
+
+
+def sample(pictures: Pictures, count: int, *, seed: int, purpose: str) -> Pictures:
+    """At most `count` of the pictures in their order; which ones follows from the seed and the purpose."""
+    if len(pictures) <= count:
+        return pictures
+    order = torch.randperm(len(pictures), generator=generator(seed, 0, purpose))
+    return pictures.subset(order[:count].sort().values)

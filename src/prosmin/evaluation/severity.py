@@ -1,0 +1,98 @@
+"""Does the uncertainty rise as a picture gets worse: smaller and smaller crops, blur, noise."""
+
+import copy
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prosmin import randomness
+from prosmin.config import ViewsConfig
+from prosmin.data.boxes import BOX_NUMBERS, random_boxes
+from prosmin.data.corruptions import blur, noise
+from prosmin.data.corruptions.framing import framed
+from prosmin.data.corruptions.generate import corrupt
+from prosmin.data.corruptions.names import SEVERITIES
+from prosmin.data.pictures import Pictures
+from prosmin.data.resize import resized_crop
+from prosmin.encoder import Encoder
+from prosmin.errors import ProsminError
+from prosmin.evaluation.correlation import spearman
+
+AREAS = (0.8, 0.6, 0.4, 0.2, 0.1)  # share of the picture that a crop of severity 1 to 5 keeps
+STRENGTHS: dict[str, tuple[float, ...]] = {
+    "crop": (1.0, *AREAS),
+    "blur": (0.0, *blur.GAUSSIAN),
+    "noise": (0.0, *noise.GAUSSIAN),
+}
+"""What a severity from 0, the picture as it is, to 5 means: share of the area kept, sigma in pixels, deviation."""
+_CORRUPTIONS = {"blur": "gaussian_blur", "noise": "gaussian_noise"}
+_BATCH = 256
+
+
+def severity_curves(encoder: Encoder, pictures: Pictures, *, seed: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """The uncertainty by kind and severity from 0 to 5, and why a kind was left out.
+
+    mean, and the quartiles low and high, over the pictures; spearman: the rank correlation of a picture's uncertainty
+    with the severity, its mean over the pictures.
+    """
+    whole = seeing_all(encoder)
+    seen = framed(pictures, encoder.config.views)
+    clean = whole.uncertainty(seen)
+    curves: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    for kind in STRENGTHS:
+        try:
+            worse = [whole.uncertainty(_worse(kind, s, pictures, seen, encoder, seed=seed)) for s in SEVERITIES]
+        except ProsminError as error:  # pictures too small for a corruption to be defined
+            left_out[kind] = str(error)
+            continue
+        curves[kind] = {"strength": list(STRENGTHS[kind]), **_curve(torch.stack([clean, *worse], dim=1))}
+    return curves, left_out
+
+
+def seeing_all(encoder: Encoder) -> Encoder:
+    """The encoder for pictures that are cut already: it is not to cut them once more."""
+    whole = copy.copy(encoder)
+    whole.config = dataclasses.replace(encoder.config, views=dataclasses.replace(encoder.config.views, crop_share=1.0))
+    return whole
+
+
+@torch.no_grad()
+def crops(pictures: Pictures, area: float, views: ViewsConfig, *, seed: int) -> Pictures:
+    """A random resized crop of each picture that keeps this share of its area, at the size of a view.
+
+    A picture's crops of all areas are drawn with the same numbers: they lie about one place and have one shape.
+    """
+    key = randomness.key(seed, 0, "severity: crops")
+    numbers = randomness.uniform(key, torch.arange(len(pictures)), BOX_NUMBERS)
+    boxes = random_boxes(numbers[:, None], pictures.sizes.cpu(), scale=(area, area), ratio=views.ratio)[:, 0]
+    images = pictures.images.new_empty(len(pictures), 3, views.global_size, views.global_size)
+    for places in torch.arange(len(pictures)).split(_BATCH):
+        box = boxes[places].to(images.device)
+        view = resized_crop(pictures.images[places], box, views.global_size, interpolation=views.interpolation)
+        images[places] = view.mul_(255.0).round_().to(torch.uint8)
+    return dataclasses.replace(pictures, images=images, sizes=torch.full_like(pictures.sizes, views.global_size))
+
+
+def _worse(kind: str, severity: int, pictures: Pictures, seen: Pictures, encoder: Encoder, *, seed: int) -> Pictures:
+    """The pictures at a severity; crops are cut from all of a picture, as in training."""
+    if kind == "crop":
+        return crops(pictures, AREAS[severity - 1], encoder.config.views, seed=seed)
+    return corrupt(seen, _CORRUPTIONS[kind], severity, seed=seed, device=encoder.device)
+
+
+def _curve(uncertainty: Tensor) -> dict[str, Any]:
+    """Of the uncertainties by severity (N, 6)."""
+    severity = torch.arange(uncertainty.shape[1])
+    # A picture whose uncertainty never moves has no correlation; it counts as one that does not react.
+    each = spearman(uncertainty, severity.expand_as(uncertainty)).nan_to_num(0.0)
+    low, high = torch.quantile(uncertainty.double(), torch.tensor([0.25, 0.75], dtype=torch.float64), dim=0)
+    return {
+        "severity": severity.tolist(),
+        "mean": uncertainty.double().mean(0).tolist(),
+        "low": low.tolist(),
+        "high": high.tolist(),
+        "spearman": each.mean().item(),
+    }

@@ -1,0 +1,168 @@
+"""The uncertainty protocol: what it measures for which method, and what it never looks at."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from coloured import coloured
+from prosmin.data.pictures import Pictures
+from prosmin.data.views import make_views
+from prosmin.encoder import Encoder
+from prosmin.evaluation.context import Context
+from prosmin.evaluation.forecasts import make_forecasts, no_forecasts
+from prosmin.evaluation.gallery import Ranked, gallery
+from prosmin.evaluation.ood import fit_knn_distance
+from prosmin.evaluation.protocols import uncertainty
+from prosmin.evaluation.result import Result
+from prosmin.evaluation.sampling import sample
+from prosmin.methods import METHODS, Observes, build_method
+from prosmin.methods.output import Embedding
+from tiny_methods import tiny_method
+
+COVERAGE = {f"{kind}_{level}" for kind in ("coverage", "joint_coverage") for level in (50, 90, 95)}
+SKILL = {"energy_score", "energy_skill", "energy_skill_low", "energy_skill_high", "energy_skill_climatology"}
+ALWAYS = {"recall_at_1", "r_auroc", "aurc", "aurc_optimal", "aurc_random"} | {
+    f"spearman_{what}" for what in ("sharpness", "feature_norm", "crop", "blur", "noise")
+}
+LABELLED = {"recall_at_1", "r_auroc", "aurc", "aurc_optimal", "aurc_random"}
+
+
+def encoder(name: str = "prosmin", **changes: str) -> Encoder:
+    config = tiny_method(name, **changes)
+    return Encoder(build_method(config), config)
+
+
+def context(model: Encoder, **sets: Pictures) -> Context:
+    pictures = {
+        "train": coloured(80, side=32),
+        "test": coloured(40, side=32, seed=1),
+        "strange": coloured(30, side=32, seed=2),
+    }
+    return Context(model, pictures | sets, ood=("strange",))
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return uncertainty.run(context(encoder()))
+
+
+def test_everything_is_measured_for_a_forecast_with_a_scale(result: Result) -> None:
+    assert result.metrics.keys() > ALWAYS | COVERAGE | SKILL | {"pit_distance", "squared_error_ratio"}
+    assert result.settings["uncertainty"] == "mean log scale"
+    assert result.settings["calibration"]["pictures"] == 40
+    assert result.settings["calibration"]["reference"].startswith("8 pictures")
+    assert result.settings["severity"] == {"pictures": 40, "left_out": {}}
+    assert set(result.curves) == {"risk_coverage", "coverage", "pit", "severity"}
+    assert set(result.curves["severity"]) == {"crop", "blur", "noise"}
+    rivals = {"uncertainty", "between_view_variance", "knn_distance", "low_sharpness", "low_feature_norm"}
+    assert set(result.sets["test"]) == rivals
+    assert result.sets["test"]["uncertainty"]["aurc"] == result.metrics["aurc"]
+    assert all(math.isfinite(value) for name, value in result.metrics.items() if name not in LABELLED)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [("dino", {}, "does not forecast"), ("prosmin", {"heads__scale": "zero"}, "no scale")],
+)
+def test_a_method_without_a_forecast_or_a_scale_says_so(name: str, changes: dict[str, str], reason: str) -> None:
+    found = uncertainty.run(context(encoder(name, **changes)))
+    assert set(found.metrics) == ALWAYS
+    assert found.settings["calibration"].startswith("not measured: ")
+    assert reason in found.settings["calibration"]
+    assert found.settings["uncertainty"] == "variance between views"
+    assert set(found.curves) == {"risk_coverage", "severity"}
+    assert "between_view_variance" not in found.sets["test"]  # the uncertainty itself is it
+
+
+def test_test_labels_are_read_by_retrieval_and_risk_alone(result: Result) -> None:
+    test = coloured(40, side=32, seed=1)
+    shuffled = dataclasses.replace(test, labels=test.labels.roll(1))
+    blind = uncertainty.run(context(encoder(), test=shuffled))
+    for name, value in result.metrics.items():
+        assert name in LABELLED or blind.metrics[name] == value, name
+    assert blind.metrics["recall_at_1"] != result.metrics["recall_at_1"]
+    assert blind.settings == result.settings
+    assert {k: v for k, v in blind.curves.items() if k != "risk_coverage"} == {
+        k: v for k, v in result.curves.items() if k != "risk_coverage"
+    }
+
+
+def test_sets_are_embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features, uncertainties and views that other protocols have had computed are used."""
+    model = encoder()
+    here = context(model)
+    for name in here.sets:
+        here.features(name)
+    here.views("test")
+    encode, embedded = model.method.encode, []
+
+    def counted(x: torch.Tensor) -> Embedding:
+        embedded.append(len(x))
+        return encode(x)
+
+    monkeypatch.setattr(model.method, "encode", counted)
+    found = uncertainty.run(here)
+    # Is there a scale, asked twice; two views of 40 and of a tenth of train; 40 pictures as they are and 15 times
+    # worse.
+    assert sum(embedded) == 2 + 2 * (40 + 8) + 16 * 40
+    score = fit_knn_distance(here.features("train"))(here.features("strange"))
+    strange = found.arrays["thumbnail_uncertainty"][found.arrays["thumbnail_kind"] == "ood"]
+    np.testing.assert_allclose(strange, score.sort(descending=True).values[:24].numpy())
+
+
+class TestForecasts:
+    def test_what_is_observed_is_the_target_s_centred_embedding_of_the_other_view(self) -> None:
+        model, pictures = encoder(), coloured(6, side=32)
+        model.method.target.load_state_dict(encoder(training__seed="1").method.target.state_dict())
+        model.method.centre.value.fill_(0.05)  # online and target differ, and the centre is not 0
+        got = make_forecasts(model, pictures, seed=3)
+        config = dataclasses.replace(model.config.views, local=0)
+        views = make_views(
+            pictures.images, pictures.sizes, config, seed=3, step=0, positions=torch.arange(6)
+        ).global_views
+        for forecast, other in ((0, 1), (1, 0)):
+            embedding = model.method.encode(views[forecast])
+            torch.testing.assert_close(got.mean[forecast], embedding.mean)
+            torch.testing.assert_close(got.scale[forecast], embedding.scale)
+            raw = model.method.target([views[other]])[1]
+            torch.testing.assert_close(got.observed[forecast], raw - 0.05)
+        assert not torch.allclose(got.observed[0], got.observed[1], atol=1e-4)
+
+    def test_a_set_in_batches_is_the_set_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model, pictures = encoder(), coloured(7, side=32)
+        whole = make_forecasts(model, pictures, seed=0)
+        monkeypatch.setattr("prosmin.evaluation.forecasts._BATCH", 3)
+        for a, b in zip(whole, make_forecasts(model, pictures, seed=0), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+    @pytest.mark.parametrize("name", list(METHODS))
+    def test_what_a_method_observes_fits_what_it_forecasts(self, name: str) -> None:
+        model, pictures = encoder(name), coloured(3, side=32)
+        assert (no_forecasts(model, pictures) is None) == isinstance(model.method, Observes)
+        if isinstance(model.method, Observes):
+            x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+            assert model.method.observe(x).shape == model.method.encode(x).mean.shape
+
+
+def test_a_gallery_of_sets_of_different_sizes() -> None:
+    small, large = coloured(30, side=20), coloured(30, side=200)
+    arrays = gallery(Ranked(small, torch.arange(30.0)), [Ranked(large, torch.arange(30.0))])
+    assert arrays["thumbnails"].shape == (72, 96, 96, 3)
+    assert arrays["thumbnail_key"][0] == "0.png"
+    assert arrays["thumbnail_key"][24] == arrays["thumbnail_key"][48] == "29.png"
+    only = gallery(Ranked(small, torch.arange(30.0)), [])["thumbnails"]
+    assert np.array_equal(only[0], small.images[0].permute(1, 2, 0).numpy())  # small ones alone are left as they are
+
+
+def test_a_sample_is_fixed_and_in_order() -> None:
+    pictures = coloured(50)
+    chosen = sample(pictures, 20, seed=0, purpose="test")
+    numbers = [int(key.removesuffix(".png")) for key in chosen.keys]
+    assert len(numbers) == 20
+    assert numbers == sorted(numbers) != list(range(20))
+    assert sample(pictures, 20, seed=0, purpose="test").keys == chosen.keys
+    assert sample(pictures, 20, seed=1, purpose="test").keys != chosen.keys
+    assert sample(pictures, 50, seed=0, purpose="test") is pictures
