@@ -26,6 +26,7 @@ from prosmin.encoder import Encoder, load, save_encoder
 from prosmin.errors import ProsminError, UsageError
 from prosmin.export import export, onnx_graph, timm_checkpoint
 from prosmin.export.agreement import check_agreement, deviation, outputs_of, random_views
+from prosmin.export.staging import staged
 from prosmin.methods import build_method
 from prosmin.training.pretrain import pretrain
 from published_layouts import dino_checkpoint, moco_checkpoint, vit_tensors
@@ -364,6 +365,17 @@ class TestPlaces:
             export(vit_run, tmp_path / "encoder", format="safetensors", half=True, again=True)
         assert everything(tmp_path) == ["encoder", "encoder/encoder.json", "encoder/encoder.safetensors"]
         assert (tmp_path / "encoder" / "encoder.safetensors").read_bytes() == before
+
+    def test_the_card_comes_last(self, tmp_path, monkeypatch):
+        """Killed in between, weights lack a card or do not fit it: both are refused, neither is mistaken for whole."""
+        moved = []
+        move = Path.replace
+        monkeypatch.setattr(Path, "replace", lambda file, to: (moved.append(file.name), move(file, to)))
+        with staged(tmp_path / "encoder", folder=tmp_path / "encoder") as part:
+            for name in ("a.json", "b.safetensors", "c.data"):
+                (part / name).write_text(name)
+        assert moved[-1] == "a.json"
+        assert everything(tmp_path / "encoder") == ["a.json", "b.safetensors", "c.data"]
 
     def test_what_a_killed_export_left_is_in_nobodys_way(self, vit_run, tmp_path):
         (tmp_path / ".encoder.part").mkdir()
