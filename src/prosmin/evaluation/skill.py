@@ -10,7 +10,7 @@ from prosmin.evaluation.bootstrap import resampled_means, with_interval
 from prosmin.evaluation.forecasts import Forecasts
 from prosmin.scoring import approximate_energy_score, gaussian_energy_score
 
-SAMPLES = 16
+SAMPLES = 8
 _VALUES = 2**24  # numbers held at once by the sampled score
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 _STEPS = 24  # of the golden section: 0.618^24 is 1e-5 of the range
