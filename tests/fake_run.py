@@ -8,6 +8,8 @@ import numpy as np
 import skimage.data
 import yaml
 
+from prosmin.evaluation.thumbnails import sheet
+
 NASTY = "<script>window.harmed = true</script>"
 CONFIG: dict[str, Any] = {
     "method": {"name": "prosmin"},
@@ -33,8 +35,14 @@ def fake_run(
     skill: float = 1.0,
     nasty: bool = False,
     changes: dict[str, Any] | None = None,
+    evaluated: int = 840,
+    shown: int = 120,
+    side: int = 32,
 ) -> Path:
-    """Write every file of a run. `skill` scales what it learned; `nasty` puts scripts into its names."""
+    """Write every file of a run. `skill` scales what it learned; `nasty` puts scripts into its names.
+
+    `evaluated` test pictures have scores, `shown` of them a thumbnail of `side` px and a place on the map.
+    """
     rng = np.random.default_rng(seed)
     (folder / "results").mkdir(parents=True)
     config = {group: {**fields, **(changes or {}).get(group, {})} for group, fields in CONFIG.items()}
@@ -44,8 +52,15 @@ def fake_run(
     top1 = 0.55 + 0.25 * skill
     write(folder, "knn", fake_classifier(top1, rng))
     write(folder, "linear", fake_classifier(top1 + 0.05, rng, calibrated=True))
-    write(folder, "ood", *fake_ood(rng, skill, NASTY if nasty else "photos@ood"))
-    write(folder, "uncertainty", *fake_uncertainty(rng, skill, nasty=nasty))
+    write(folder, "ood", *fake_ood(rng, skill, NASTY if nasty else "photos@ood", evaluated))
+    result, arrays = fake_uncertainty(rng, skill, evaluated, side, nasty=nasty)
+    write(folder, "uncertainty", result, arrays)
+    write(folder, "linear-paper", fake_paper_classifier(top1 + 0.06, rng))
+    write(folder, "lowshot", fake_shares(top1 - 0.2))
+    write(folder, "semi", fake_shares(top1 - 0.15))
+    write(folder, "transfer", fake_transfer(rng, top1, NASTY if nasty else "torchvision:CIFAR10"))
+    write(folder, "corruption", fake_corruption(rng, skill, nasty=nasty))
+    write(folder, "pictures", *fake_pictures(rng, arrays, evaluated, shown, side, nasty=nasty))
     return folder
 
 
@@ -128,12 +143,58 @@ def fake_classifier(top1: float, rng: np.random.Generator, *, calibrated: bool =
     return result
 
 
+def fake_paper_classifier(top1: float, rng: np.random.Generator) -> dict[str, Any]:
+    result = fake_classifier(top1, rng, calibrated=True)
+    return {name: part for name, part in result.items() if name != "baselines"}
+
+
+def fake_shares(top1: float) -> dict[str, Any]:
+    """Two shares of the labels, three draws each."""
+    metrics: dict[str, float] = {}
+    for share, gain in (("1pct", 0.0), ("10pct", 0.12)):
+        one = {"top1": top1 + gain, "nll": 1.9 - gain, "ece": 0.09, "ece_low": 0.08, "ece_high": 0.1, "brier": 0.5}
+        one |= {f"{name}_calibrated": value * 0.9 for name, value in one.items() if name != "top1"}
+        one |= {"adaptive_ece": 0.08, "ece_floor": 0.02, "temperature": 1.2}
+        metrics |= {f"{name}_{share}": value for name, value in one.items()}
+        metrics |= {f"{name}_{share}_sd": 0.012 for name in one}
+    return {"metrics": metrics, "settings": {"shares": {}}, "sets": {"1pct": {"draw 0": {"top1": top1}}}}
+
+
+def fake_transfer(rng: np.random.Generator, top1: float, name: str) -> dict[str, Any]:
+    """Two other sets, each with its diagrams."""
+    rows = {name: {"top1": top1 + 0.1, "nll": 0.4, "ece": 0.02}, "photos": {"top1": top1, "nll": 0.7, "ece": 0.05}}
+    return {
+        "metrics": {key: sum(row[key] for row in rows.values()) / 2 for key in ("top1", "nll", "ece")},
+        "settings": {},
+        "sets": {spec: {"fine-tuned": row} for spec, row in rows.items()},
+        "curves": {spec: {"reliability": fake_bins(rng, 0.8, 0.02)} for spec in rows},
+    }
+
+
+def fake_corruption(rng: np.random.Generator, skill: float, *, nasty: bool) -> dict[str, Any]:
+    """Five corruptions by five severities; one number is missing."""
+    names = ["gaussian_noise", "motion_blur", "fog", "contrast", NASTY if nasty else "jpeg_compression"]
+    error = np.clip(0.2 + 0.1 * np.arange(1, 6) / (0.5 + skill) + 0.05 * rng.normal(size=(5, 5)), 0.05, 0.95)
+    tables: dict[str, Any] = {"error": error.tolist(), "nll": (3 * error).tolist(), "ece": (0.4 * error).tolist()}
+    tables["ece"][0][4] = None
+    clean = {"error": 0.15, "nll": 0.5, "ece": 0.04}
+    metrics = {"mean_error": float(error.mean()), "mean_nll": float(3 * error.mean()), "mean_ece": 0.1}
+    for i in range(5):
+        metrics |= {f"mean_error_severity_{i + 1}": float(error[:, i].mean()), f"ece_severity_{i + 1}": 0.1}
+        metrics |= {f"nll_severity_{i + 1}": 1.0}
+    return {
+        "metrics": metrics | {f"clean_{name}": value for name, value in clean.items()},
+        "settings": {"source": "generated", "left_out": {"frost": "needs a library"}},
+        "curves": {"corruption": {"names": names, "severities": [1, 2, 3, 4, 5], "clean": clean, **tables}},
+    }
+
+
 def fake_bins(rng: np.random.Generator, top1: float, over: float) -> dict[str, list[float | None]]:
     """Bins of a classifier that says `over` more than it should; the lowest two are empty."""
-    confidence = rng.beta(4 * top1, 1.4, size=840)
+    confidence = np.maximum(rng.beta(4 * top1, 1.4, size=840), 2.5 / 15)
     bin_of = np.minimum((confidence * 15).astype(int), 14)
     right = rng.random(840) < np.clip(confidence - over, 0, 1)
-    masks = [(bin_of == i) & (bin_of > 1) for i in range(15)]
+    masks = [bin_of == i for i in range(15)]
     return {
         "edges": np.linspace(0, 1, 16).tolist(),
         "confidence": [float(confidence[m].mean()) if m.any() else None for m in masks],
@@ -142,12 +203,14 @@ def fake_bins(rng: np.random.Generator, top1: float, over: float) -> dict[str, l
     }
 
 
-def fake_ood(rng: np.random.Generator, skill: float, name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def fake_ood(
+    rng: np.random.Generator, skill: float, name: str, evaluated: int
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     arrays, scores = {}, {}
     for score, gap in SCORES.items():
-        inside, outside = rng.normal(size=840), rng.normal(loc=gap * skill, scale=1.2, size=240)
+        inside, outside = rng.normal(size=evaluated), rng.normal(loc=gap * skill, scale=1.2, size=240)
         arrays |= {f"in/{score}": inside, f"out/{name}/{score}": outside}
-        auroc = float((inside[:, None] < outside).mean())
+        auroc = float((inside[:840, None] < outside).mean())
         scores[score] = {
             "auroc": auroc,
             "aupr_in": auroc**0.5,
@@ -168,13 +231,13 @@ def fake_ood(rng: np.random.Generator, skill: float, name: str) -> tuple[dict[st
 
 
 def fake_uncertainty(
-    rng: np.random.Generator, skill: float, *, nasty: bool
+    rng: np.random.Generator, skill: float, evaluated: int, side: int, *, nasty: bool
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    correct = rng.random(840) < 0.55 + 0.25 * skill
-    uncertainty = -3.2 + 0.25 * rng.normal(size=840) + 0.35 * skill * ~correct
+    correct = rng.random(evaluated) < 0.55 + 0.25 * skill
+    uncertainty = -3.2 + 0.25 * rng.normal(size=evaluated) + 0.35 * skill * ~correct
     wrong = ~correct[np.argsort(uncertainty)]
-    risk = np.cumsum(wrong) / np.arange(1, 841)
-    shown = np.linspace(0, 839, 100).round().astype(int)
+    risk = np.cumsum(wrong) / np.arange(1, evaluated + 1)
+    shown = np.linspace(0, evaluated - 1, 100).round().astype(int)
     result = {
         "metrics": {
             "recall_at_1": float(correct.mean()),
@@ -183,33 +246,76 @@ def fake_uncertainty(
             "aurc_random": 0.2,
         },
         "settings": {"answer": "nearest training picture"},
-        "curves": {"risk_coverage": {"coverage": ((shown + 1) / 840).tolist(), "risk": risk[shown].tolist()}},
+        "curves": {"risk_coverage": {"coverage": ((shown + 1) / evaluated).tolist(), "risk": risk[shown].tolist()}},
     }
     return result, {
         "uncertainty": uncertainty,
         "correct": correct,
-        "index": np.arange(840),
-        **fake_thumbnails(rng, nasty=nasty),
+        "index": np.arange(evaluated),
+        **fake_thumbnails(rng, side, nasty=nasty),
     }
 
 
-def fake_thumbnails(rng: np.random.Generator, *, nasty: bool, each: int = 12) -> dict[str, np.ndarray]:
-    """Patches of 32 px from photographs that come with scikit-image."""
-    photographs = [getattr(skimage.data, name)() for name in CLASSES]
-    pictures, labels, keys = [], [], []
-    for i in range(3 * each):
-        at = int(rng.integers(len(CLASSES)))
-        height, width = photographs[at].shape[:2]
-        top, left = int(rng.integers(height // 4 - 32)), int(rng.integers(width // 4 - 32))
-        pictures.append(photographs[at][::4, ::4][top : top + 32, left : left + 32])
-        labels.append(NASTY if nasty else CLASSES[at])
-        keys.append(f'{NASTY if nasty else CLASSES[at]}/{i:04d}.png" onerror="window.harmed = true')
+def fake_thumbnails(rng: np.random.Generator, side: int, *, nasty: bool, each: int = 12) -> dict[str, np.ndarray]:
+    """Three kinds of pictures for the galleries."""
+    pictures, labels = fake_patches(rng, 3 * each, side)
+    labels = [NASTY] * len(labels) if nasty else labels
     kinds = ["certain"] * each + ["uncertain"] * each + ["ood"] * each
     values = np.concatenate([rng.normal(-3.9, 0.1, each), rng.normal(-2.2, 0.1, each), rng.normal(1.1, 0.05, each)])
     return {
-        "thumbnails": np.stack(pictures).astype(np.uint8),
+        "thumbnails": pictures,
         "thumbnail_uncertainty": values,
         "thumbnail_label": np.array(labels),
         "thumbnail_kind": np.array(kinds),
-        "thumbnail_key": np.array(keys),
+        "thumbnail_key": np.array(
+            [f'{label}/{i:04d}.png" onerror="window.harmed = true' for i, label in enumerate(labels)]
+        ),
     }
+
+
+def fake_patches(rng: np.random.Generator, count: int, side: int) -> tuple[np.ndarray, list[str]]:
+    """Patches from photographs that come with scikit-image, and whose they are."""
+    photographs = [getattr(skimage.data, name)()[::4, ::4] for name in CLASSES]
+    pictures, labels = [], []
+    for _ in range(count):
+        at = int(rng.integers(len(CLASSES)))
+        height, width = photographs[at].shape[:2]
+        top, left = int(rng.integers(height - side)), int(rng.integers(width - side))
+        pictures.append(photographs[at][top : top + side, left : left + side])
+        labels.append(CLASSES[at])
+    return np.stack(pictures).astype(np.uint8), labels
+
+
+def fake_pictures(
+    rng: np.random.Generator, gallery: dict[str, np.ndarray], evaluated: int, shown: int, side: int, *, nasty: bool
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The galleries' pictures, some more, and a few named as neighbours alone; the first three have attention."""
+    strange = gallery["thumbnail_kind"] == "ood"
+    more, labels = fake_patches(rng, shown - int((~strange).sum()), side)
+    tiles = [*gallery["thumbnails"][~strange], *more, *gallery["thumbnails"][strange]]
+    named = min(5, evaluated - shown)
+    count = len(tiles) + named
+    others = [f"{NASTY if nasty else label}/{i:05d}.png" for i, label in enumerate([*labels, *labels[:named]])]
+    keys = [*gallery["thumbnail_key"][~strange], *others[: len(more)], *gallery["thumbnail_key"][strange]]
+    all_labels = [*gallery["thumbnail_label"][~strange], *labels, *gallery["thumbnail_label"][strange], *labels[:named]]
+    thumbnails = sheet(tiles)
+    neighbours = np.array([rng.permutation(count)[:8] for _ in tiles])
+    neighbours[0, 7] = count - 1  # one without a thumbnail
+    attention = rng.dirichlet(np.full(64, 0.3), size=(3, 2)).reshape(3, 2, 8, 8) * 0.9
+    arrays = {
+        "sheet": np.frombuffer(thumbnails.jpeg, dtype=np.uint8),
+        "tile": np.array(thumbnails.tile),
+        "columns": np.array(thumbnails.columns),
+        "evaluated": np.array(evaluated),
+        "map": rng.random((len(tiles), 2)).astype(np.float32),
+        "neighbours": neighbours.astype(np.int32),
+        "similarity": -np.sort(-rng.uniform(0.4, 1.0, size=neighbours.shape), axis=1).astype(np.float32),
+        "key": np.array([*keys, *others[len(more) :]]),
+        "label": np.array(all_labels),
+        "set": np.array(["test"] * shown + [NASTY if nasty else "photos@ood"] * int(strange.sum()) + ["test"] * named),
+        "value": rng.normal(-3.2, 0.3, size=count),
+        "attention": attention.astype(np.float32),
+        "attention_view": np.stack(tiles[:3]),
+        "attention_of": np.arange(3, dtype=np.int32),
+    }
+    return {"metrics": {"map_neighbours_kept": 0.62}, "settings": {"shown": shown, "evaluated": evaluated}}, arrays

@@ -59,7 +59,7 @@ def fake(monkeypatch):
         return measure
 
     monkeypatch.setattr(suite, "load_pictures", every_twelfth)
-    monkeypatch.setattr(suite, "PROTOCOLS", {name: protocol(name) for name in PAPER})
+    monkeypatch.setattr(suite, "PROTOCOLS", {name: protocol(name) for name in [*PAPER, "pictures"]})
     return ran
 
 
@@ -267,7 +267,7 @@ class TestWrongRequests:
     def test_pictures_without_labels(self, copy, fake, monkeypatch, capsys):
         self.changed(monkeypatch, "photos@test", lambda p: dataclasses.replace(p, labels=None, classes=()))
         self.refused(copy, fake, "photos@test has no labels", protocols=["ood", "knn"])
-        assert list(evaluate(copy)) == ["ood"]  # what can do without them
+        assert list(evaluate(copy)) == ["ood", "pictures"]  # what can do without them
         assert "knn: photos@test has no labels" in capsys.readouterr().err
 
     def test_splits_of_other_classes(self, copy, fake, monkeypatch):

@@ -14,7 +14,14 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
 
-SECTIONS = ["headline", "run", "training", "results", "calibration", "ood", "uncertainty", "pictures"]
+SECTIONS = [
+    "headline", "run", "training", "results", "paper", "calibration", "ood", "corruption", "uncertainty", "map",
+    "attention", "pictures",
+]  # fmt: skip
+BRIGHT = """(canvas) => {
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  return pixels.length > 4 && new Set(pixels).size;
+}"""  # how many values a canvas holds: a tile of a photograph has dozens, an empty canvas one
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -67,6 +74,10 @@ def test_page_is_whole(browser, report, name, width, scheme):
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= width  # nothing sticks out to the side
     loaded = "[...document.querySelectorAll('.pictures img')].map((i) => i.complete && i.naturalWidth)"
     assert set(seen.page.evaluate(loaded)) == {32}
+    assert set(seen.page.evaluate(loaded.replace(".pictures", ".strip"))) == {112}
+    drawings = seen.page.locator("figure .plot > svg")
+    assert drawings.count() > 20
+    assert seen.page.evaluate("[...document.querySelectorAll('main figure')].every((f) => f.querySelector('table'))")
     assert seen.complaints == []
     assert [url for url in seen.requests if not url.startswith("data:")] == [report.with_name(name).as_uri()]
     seen.page.close()
@@ -82,6 +93,83 @@ def test_scripts_in_names_stay_text(browser, report):
     seen.page.keyboard.press("Escape")
     assert not seen.page.locator("#viewer").is_visible()
     assert seen.page.evaluate("window.harmed") is None
+    assert seen.complaints == []
+    seen.page.close()
+
+
+def dot_at(page: playwright.Page, i: int) -> tuple[float, float]:
+    """Where picture i of the first run lies on the screen."""
+    page.locator(".map").first.scroll_into_view_if_needed()
+    box = page.locator(".map").first.bounding_box()
+    x, y = page.evaluate(f"albumOf('0').at[{i}]")
+    return box["x"] + x * box["width"], box["y"] + y * box["height"]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_a_picture_of_the_map_opens_with_its_neighbours(browser, report, width, scheme):
+    seen = visit(browser, report.with_name("two.html"), width=width, scheme=scheme)
+    page = seen.page
+    page.mouse.move(*dot_at(page, 0))
+    assert page.locator(".tip").first.is_visible()
+    assert page.locator(".tip .label").first.inner_text() == NASTY
+    page.wait_for_function(f"({BRIGHT})(document.querySelector('.tip canvas')) > 20")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.mouse.click(*dot_at(page, 0))
+    near = page.locator("#viewer .near li")
+    assert near.count() == 8
+    expected = page.evaluate("albumOf('0').near[0].map((j) => albumOf('0').labels[albumOf('0').label[j]])")
+    assert near.locator(".label").all_inner_texts() == expected
+    likeness = [float(text) for text in near.locator("span:nth-of-type(2)").all_inner_texts()]
+    assert likeness == sorted(likeness, reverse=True)
+    assert near.nth(7).locator(".blank").is_visible()  # it is named, its picture was not kept
+    assert page.evaluate(f"[...document.querySelectorAll('#viewer li canvas')].map({BRIGHT}).every((n) => n > 20)")
+    second = page.evaluate("albumOf('0').key[albumOf('0').near[0][1]]")
+    near.nth(1).locator("button").click()  # from neighbour to neighbour
+    assert page.locator("#viewer .key").inner_text() == second
+    page.keyboard.press("Escape")
+    assert not page.locator("#viewer").is_visible()
+    assert page.evaluate("window.harmed") is None
+    assert seen.complaints == []
+    page.close()
+
+
+@pytest.mark.parametrize("kind", ["certain", "uncertain", "ood"])
+def test_a_picture_of_a_gallery_opens_with_its_neighbours(browser, report, kind):
+    seen = visit(browser, report)
+    button = seen.page.locator(f"#gallery-0-{kind} .pictures button").nth(2)
+    button.click()
+    run, place = button.get_attribute("data-place").split(":")
+    keys = seen.page.evaluate(f"albumOf({run}).near[{place}].map((j) => albumOf({run}).key[j])")
+    titles = [label.get_attribute("title") for label in seen.page.locator("#viewer .near .label").all()]
+    assert titles == keys
+    assert len(titles) == 8
+    assert seen.page.locator("#viewer .key").inner_text() == button.get_attribute("data-key")
+    assert seen.complaints == []
+    seen.page.close()
+
+
+def test_the_map_is_read_by_keys_and_coloured_by_choice(browser, report):
+    seen = visit(browser, report)
+    figure = seen.page.locator("#figure-map-0")
+    figure.locator(".plot").focus()
+    said = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowUp"):
+        seen.page.keyboard.press(key)
+        said.append(figure.locator(".readout").inner_text())
+    assert len(set(said)) == 3
+    seen.page.keyboard.press("Enter")
+    assert seen.page.locator("#viewer").is_visible()
+    seen.page.keyboard.press("Escape")
+    colour = "getComputedStyle(document.querySelector('#figure-map-0 .plot .dot')).color"
+    by_class = seen.page.evaluate(colour)
+    figure.locator("[data-by=uncertainty]").click()
+    assert seen.page.evaluate(colour) != by_class
+    assert figure.locator(".by-uncertainty").is_visible()
+    assert not figure.locator(".by-class").is_visible()
+    figure.locator(".by-uncertainty button").first.click()
+    assert figure.locator(".plot .lit").count() == 24  # a fifth of the 120 test pictures
+    figure.locator(".by-uncertainty button").first.click()
+    assert figure.locator(".plot .lit").count() == 0
     assert seen.complaints == []
     seen.page.close()
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from prosmin.ablation.cells import value_text
 from prosmin.report.axes import Axis
-from prosmin.report.charts import LEFT, RIGHT, WIDTH
+from prosmin.report.drawing import WIDTH
+from prosmin.report.frame import LEFT, RIGHT
 
 LOG_FROM = 8.0  # values that span this factor are drawn on a logarithmic axis
 DODGE = 0.012  # share of the axis between the curves at one value

@@ -13,7 +13,8 @@ from prosmin.ablation.grid import ROW, Grid
 from prosmin.ablation.outcome import SEED, Outcome, Quantity, Summary, measured, over_seeds
 from prosmin.files import write_text
 from prosmin.report.axes import round_axis, share_axis
-from prosmin.report.charts import HEIGHT, WIDTH, Curve, Words, line_chart, series
+from prosmin.report.charts import Curve, line_chart
+from prosmin.report.drawing import HEIGHT, WIDTH, Words, series
 
 COLUMNS, GAP, MARGIN, LINE = 2, 28, 24, 17  # panels side by side, room between and around them, a line of text
 

@@ -26,7 +26,7 @@ from prosmin.evaluation.shares import labelled_shares
 from prosmin.files import write_text, writing
 from prosmin.foreign import is_foreign, keep_card, results_folder
 
-DEFAULT = ("knn", "linear", "ood", "uncertainty", "corruption")
+DEFAULT = ("knn", "linear", "ood", "uncertainty", "corruption", "pictures")
 """What is run when nothing is named: minutes on a CPU for a small set."""
 QUICK: dict[str, Any] = {
     "corruptions": ("gaussian_noise", "defocus_blur", "contrast", "jpeg_compression"),
@@ -42,7 +42,7 @@ _NEEDS = {
     "ood": "out-of-distribution pictures: --ood SPEC[,SPEC...]",
     "transfer": "other labelled pictures: --transfer SPEC[,SPEC...]",
 }
-_WITHOUT_LABELS = ("ood",)
+_WITHOUT_LABELS = ("ood", "pictures")
 
 
 def evaluate(

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import ClassVar, Literal
 
-from prosmin.report.charts import Chart
+from markupsafe import Markup
+
+from prosmin.report.drawing import Chart
 
 Status = Literal["good", "watch", "bad", "unknown"]
 
@@ -66,6 +68,7 @@ class Picture:
     key: str
     value: str
     pixelated: bool
+    place: str = ""  # where script.js finds its neighbours: run and picture, such as 0:17
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +82,66 @@ class Gallery:
     table: Table
     commands: Sequence[str]
     kind: ClassVar[str] = "gallery"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """An entry of a map's legend."""
+
+    style: str
+    label: str
+    diamond: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Atlas:
+    """A map of pictures. `data` is JSON for script.js, `sheet` the thumbnails; both lie beside the drawing."""
+
+    id: str
+    title: str
+    reading: str
+    svg: Markup
+    legend: Sequence[Key]  # by class; empty without labels
+    fifths: Sequence[Key]  # the same points by uncertainty
+    run: int
+    data: str
+    sheet: str
+    table: Table
+    commands: Sequence[str]
+    kind: ClassVar[str] = "atlas"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shot:
+    """One picture of a strip."""
+
+    uri: str
+    caption: str
+    alt: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strip:
+    """One picture in several renderings beside each other."""
+
+    label: str
+    key: str
+    value: str
+    place: str
+    shots: Sequence[Shot]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strips:
+    """Strips under each other, their numbers in a table beneath."""
+
+    id: str
+    title: str
+    reading: str
+    strips: Sequence[Strip]
+    table: Table
+    commands: Sequence[str]
+    kind: ClassVar[str] = "strips"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +219,7 @@ class Code:
     kind: ClassVar[str] = "code"
 
 
-Block = Table | Facts | Figure | Gallery | Missing | Verdict | Cards | Fold | Code
+Block = Table | Facts | Figure | Gallery | Atlas | Strips | Missing | Verdict | Cards | Fold | Code
 
 
 @dataclass(frozen=True, kw_only=True)

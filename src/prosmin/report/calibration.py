@@ -1,14 +1,17 @@
 """Reliability diagrams: how often the classifier is right when it says it is this sure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from prosmin.report.blocks import Block, Figure, Missing, Section, Table
-from prosmin.report.charts import Words, reliability_chart
+from prosmin.report.blocks import Block, Figure, Fold, Missing, Section, Table
+from prosmin.report.charts import reliability_chart
+from prosmin.report.drawing import Words
 from prosmin.report.glossary import interval_of, number, percent, protocol
 from prosmin.report.runs import Run
+from prosmin.report.transfer import transfer_metrics
 
 VARIANTS = {
     "reliability": ("", "ece"),
@@ -17,18 +20,33 @@ VARIANTS = {
 PARTS = ("edges", "confidence", "accuracy", "count")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Diagrams:
+    """What a classifier left: its curves by variant, its metrics, and the other set it answered for."""
+
+    protocol: str
+    curves: dict[str, Any]
+    metrics: dict[str, float]
+    where: str = ""
+
+
 def calibration_section(runs: Sequence[Run]) -> Section:
-    """A diagram for every classifier that carries its bins."""
+    """A diagram for every classifier that carries its bins; those of other sets are folded."""
     blocks: list[Block] = []
     for i, run in enumerate(runs):
-        found = [
-            reliability_figure(run, name, variant, f"reliability-{i}-{j}-{variant}", named=len(runs) > 1)
-            for j, name in enumerate(run.results)
-            for variant in VARIANTS
-            if bins(run.part(name, "curves").get(variant))
-        ]
-        blocks += found
-        if not found:
+        here: list[Block] = []
+        elsewhere: list[Block] = []
+        for j, found in enumerate(diagrams(run)):
+            for variant in VARIANTS:
+                if bins(found.curves.get(variant)):
+                    id = f"reliability-{i}-{j}-{variant}"
+                    figure = reliability_figure(run, found, variant, id, named=len(runs) > 1)
+                    (elsewhere if found.where else here).append(figure)
+        blocks += here
+        if elsewhere:
+            where = f", {run.name}" if len(runs) > 1 else ""
+            blocks.append(Fold(title=f"After fine-tuning on other sets{where}", blocks=elsewhere))
+        if not here:
             what = f"{run.name} has no reliability diagram" if len(runs) > 1 else "No reliability diagram yet"
             blocks.append(Missing(what=what, command=f"prosmin evaluate {run.quoted} --protocols linear"))
     lead = (
@@ -37,6 +55,18 @@ def calibration_section(runs: Sequence[Run]) -> Section:
         "Shaded gaps, weighted by the histogram below, make the ECE."
     )
     return Section(id="calibration", title="Calibration", lead=lead, blocks=blocks)
+
+
+def diagrams(run: Run) -> list[Diagrams]:
+    """The classifiers of a run: one a protocol, and one a set the encoder was fine-tuned on."""
+    found = [
+        Diagrams(protocol=name, curves=run.part(name, "curves"), metrics=run.metrics(name)) for name in run.results
+    ]
+    return found + [
+        Diagrams(protocol="transfer", curves=curves, metrics=transfer_metrics(run, spec), where=spec)
+        for spec, curves in run.part("transfer", "curves").items()
+        if isinstance(curves, dict)
+    ]
 
 
 def bins(curve: Any) -> dict[str, np.ndarray] | None:
@@ -53,14 +83,13 @@ def bins(curve: Any) -> dict[str, np.ndarray] | None:
     return arrays if fits else None
 
 
-def reliability_figure(run: Run, name: str, variant: str, id: str, *, named: bool) -> Figure:
+def reliability_figure(run: Run, found: Diagrams, variant: str, id: str, *, named: bool) -> Figure:
     """One diagram with its histogram, its bins in the table."""
-    arrays = bins(run.part(name, "curves").get(variant))
+    arrays = bins(found.curves.get(variant))
     assert arrays is not None  # the caller has looked
     suffix, key = VARIANTS[variant]
-    title = f"{protocol(name)}{suffix}" + (f", {run.name}" if named else "")
-    metrics = run.metrics(name)
-    said = reading(metrics, key)
+    title = f"{found.where or protocol(found.protocol)}{suffix}" + (f", {run.name}" if named else "")
+    said = reading(found.metrics, key)
     words = Words(id=id, title=f"Reliability of {title}", desc=said, x="confidence", y="accuracy")
     chart = reliability_chart(
         words,
@@ -81,7 +110,8 @@ def reliability_figure(run: Run, name: str, variant: str, id: str, *, named: boo
         )
     ]
     table = Table(columns=["confidence", "pictures", "mean confidence", "accuracy"], rows=rows, caption=title)
-    return Figure(id=f"figure-{id}", title=title, chart=chart, reading=said, table=table, commands=[run.command(name)])
+    commands = [run.command(found.protocol)]
+    return Figure(id=f"figure-{id}", title=title, chart=chart, reading=said, table=table, commands=commands)
 
 
 def reading(metrics: dict[str, float], key: str) -> str:

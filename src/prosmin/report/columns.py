@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prosmin.report.charts import series
+from prosmin.report.drawing import series
 from prosmin.report.glossary import baseline
+from prosmin.report.intervals import size_of_test
 from prosmin.report.runs import Run
 
 
@@ -16,6 +17,7 @@ class Column:
     metrics: dict[str, float]
     style: str
     trained: bool
+    size: int | None = None  # test pictures, where known
 
 
 def columns(runs: Sequence[Run], protocol: str) -> list[Column]:
@@ -26,6 +28,7 @@ def columns(runs: Sequence[Run], protocol: str) -> list[Column]:
             metrics=run.metrics(protocol),
             style=series(i),
             trained=True,
+            size=size_of_test(run, protocol),
         )
         for i, run in enumerate(runs)
     ]
@@ -37,5 +40,7 @@ def columns(runs: Sequence[Run], protocol: str) -> list[Column]:
         for run, values in having:
             # An untrained encoder depends on its backbone and seed: runs that differ in it keep their own.
             label = baseline(name) if len(having) == 1 else f"{baseline(name)}, {run.name}"
-            found.append(Column(label=label, metrics=values, style="quiet", trained=False))
+            found.append(
+                Column(label=label, metrics=values, style="quiet", trained=False, size=size_of_test(run, protocol))
+            )
     return found

@@ -1,17 +1,22 @@
 """The numbers of a run in words: their names, which direction is better, how they are rounded."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 PROTOCOLS = {
     "knn": "kNN",
     "linear": "Linear probe",
+    "linear-paper": "Linear classifier on augmented pictures",
+    "lowshot": "Low-shot: frozen features, few labels",
+    "semi": "Semi-supervised: fine-tuned on few labels",
+    "transfer": "Transfer: fine-tuned on other sets",
     "ood": "Out of distribution",
     "uncertainty": "Uncertainty",
-    "lowshot": "Low-shot",
-    "corruptions": "Corruptions",
+    "corruption": "Corrupted pictures",
+    "pictures": "Map of the test pictures",
 }
 
 BASELINES = {
@@ -68,7 +73,20 @@ METRICS = {
     "aurc": Metric("area under the risk-coverage curve", "lower"),
     "aurc_optimal": Metric("the same in the best possible order"),
     "aurc_random": Metric("the same in random order"),
+    "mean_error": Metric("mean error", "lower", True),
+    "mean_nll": Metric("mean negative log-likelihood", "lower"),
+    "mean_ece": Metric("mean calibration error (ECE)", "lower"),
+    "mce": Metric("mean corruption error (mCE, AlexNet is 100 %)", "lower", True),
+    "relative_mce": Metric("relative mCE", "lower", True),
+    "clean_error": Metric("error on clean pictures", "lower", True),
+    "clean_nll": Metric("negative log-likelihood on clean pictures", "lower"),
+    "clean_ece": Metric("calibration error on clean pictures", "lower"),
+    "map_neighbours_kept": Metric("neighbours the map keeps together", "", True),
 }
+ACCURACIES = ("top1", "top1_k200", "top5", "recall_at_1", "r_at_1")
+"""Shares of right answers, each of one picture: their interval follows from the number of pictures."""
+MAIN = ("top1", "nll", "ece", "mean_error", "mean_nll", "mean_ece", "mce", "relative_mce", "clean_error")
+"""What stays in sight where a result has many numbers."""
 
 
 SCORES = {
@@ -84,21 +102,55 @@ SCORES = {
 
 def metric(name: str) -> Metric:
     """How a number is shown; one we do not know keeps its name and gets no direction."""
-    if name in METRICS:
-        return METRICS[name]
-    plain, ending, rest = name.rpartition("_calibrated")
-    if ending and not rest and plain in METRICS:
-        return replace(METRICS[plain], label=f"{METRICS[plain].label}, temperature-scaled")
+    parts = parse(name)
+    plain = METRICS.get(parts.plain)
+    if plain is not None:
+        return replace(plain, label=", ".join([plain.label, *parts.words]))
+    group, _, rest = name.partition("_")
+    if group in ("near", "far") and metric(rest).known:
+        return replace(metric(rest), label=f"{metric(rest).label}, {group} sets")
     if name.startswith("auroc_"):
         return replace(METRICS["auroc"], label=f"AUROC, {score(name.removeprefix('auroc_'))}")
     return Metric(name.replace("_", " "), known=False)
 
 
+class Parts(NamedTuple):
+    """A metric's name taken apart: nll_calibrated_10pct is the nll, after temperature scaling, with 10 % of labels."""
+
+    plain: str
+    calibrated: str  # "" or "_calibrated"
+    share: str  # "" or such as "_10pct"
+    where: str  # "" or such as "_severity_3", "_extra"
+
+    @property
+    def words(self) -> list[str]:
+        """What its endings mean."""
+        where = self.where.strip("_").replace("_", " ")
+        said = [
+            self.share and f"{self.share[1:].removesuffix('pct')} % of the labels",
+            self.calibrated and "temperature-scaled",
+            {"extra": "the four extra corruptions"}.get(where, where),
+        ]
+        return [word for word in said if word]
+
+
+def parse(name: str) -> Parts:
+    """The parts of a metric's name."""
+    found = re.fullmatch(r"(.+?)(_calibrated)?(_[\d.e+]+pct)?(_severity_\d|_extra)?", name)
+    assert found is not None  # the first part takes what the others do not
+    return Parts(*(part or "" for part in found.groups()))
+
+
 def interval_of(name: str) -> tuple[str, str]:
     """The names under which a result keeps the ends of a number's interval."""
-    plain = name.removesuffix("_calibrated")
-    ending = name[len(plain) :]
+    plain, *endings = parse(name)
+    ending = "".join(endings)
     return f"{plain}_low{ending}", f"{plain}_high{ending}"
+
+
+def spread_of(name: str) -> str:
+    """The name under which a result keeps a number's standard deviation over draws."""
+    return f"{name}_sd"
 
 
 def score(name: str) -> str:

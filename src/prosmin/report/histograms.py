@@ -6,7 +6,8 @@ from itertools import pairwise
 import numpy as np
 
 from prosmin.report.blocks import Table
-from prosmin.report.charts import Chart, Heights, Words, histogram_chart
+from prosmin.report.charts import Heights, histogram_chart
+from prosmin.report.drawing import Chart, Words
 from prosmin.report.glossary import number, percent
 
 BINS = 32

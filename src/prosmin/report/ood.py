@@ -6,7 +6,8 @@ import numpy as np
 
 from prosmin.report.axes import unit_axis
 from prosmin.report.blocks import Block, Cell, Figure, Fold, Missing, Row, Section, Table
-from prosmin.report.charts import Curve, Words, line_chart, series
+from prosmin.report.charts import Curve, line_chart
+from prosmin.report.drawing import Words, series
 from prosmin.report.glossary import apart, best, metric, number, percent
 from prosmin.report.glossary import score as score_name
 from prosmin.report.histograms import two_groups
@@ -79,9 +80,11 @@ def has(run: Run, name: str, score: str) -> bool:
 def raw(run: Run, name: str, score: str) -> tuple[np.ndarray, np.ndarray]:
     """Finite scores of familiar and of out-of-distribution pictures: (n,), (m,)."""
     arrays = run.arrays["ood"]
-    both = (np.asarray(arrays[key], dtype=float).ravel() for key in (f"in/{score}", f"out/{name}/{score}"))
-    inside, outside = (values[np.isfinite(values)] for values in both)
-    return inside, outside
+    inside, outside = (np.asarray(arrays[key], dtype=float).ravel() for key in (f"in/{score}", f"out/{name}/{score}"))
+    mask = arrays.get(f"in_mask/{name}")  # a set may be held against the test pictures of its own classes alone
+    if mask is not None and mask.shape == inside.shape and mask.dtype == bool:
+        inside = inside[mask]
+    return inside[np.isfinite(inside)], outside[np.isfinite(outside)]
 
 
 def score_figure(run: Run, i: int, name: str, score: str, *, named: bool) -> Figure:

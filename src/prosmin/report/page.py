@@ -11,11 +11,16 @@ from markupsafe import Markup
 
 from prosmin.errors import ProsminError
 from prosmin.files import write_text
+from prosmin.report.attention import attention_section
 from prosmin.report.blocks import Section, grouped
 from prosmin.report.calibration import calibration_section
+from prosmin.report.corruption import corruption_section
+from prosmin.report.embedding import map_section
+from prosmin.report.headline import headline_section, lead
 from prosmin.report.ood import ood_section
+from prosmin.report.paper import paper_section
 from prosmin.report.pictures import pictures_section
-from prosmin.report.results import headline_section, lead, results_section
+from prosmin.report.results import results_section
 from prosmin.report.runs import Run, read_runs
 from prosmin.report.summary import sentence, summary_section
 from prosmin.report.training import training_section
@@ -26,12 +31,16 @@ SECTIONS: Sequence[Callable[[Sequence[Run]], Section]] = (
     summary_section,
     training_section,
     results_section,
+    paper_section,
     calibration_section,
     ood_section,
+    corruption_section,
     uncertainty_section,
+    map_section,
+    attention_section,
     pictures_section,
 )
-"""The page from top to bottom. A new part of the report is one file and one line here."""
+"""The page from top to bottom; a section without blocks is left out. A new part is one file and one line here."""
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
@@ -59,7 +68,7 @@ def render(runs: Sequence[Run]) -> str:
         title=", ".join(run.name for run in runs),
         lead=f"{sentence(runs[0]) if len(runs) == 1 else f'{len(runs)} runs side by side.'} {lead(runs)}",
         notes=[f"{run.name}: {note}" for run in runs for note in run.notes],
-        sections=[build(runs) for build in SECTIONS],
+        sections=[section for build in SECTIONS if (section := build(runs)).blocks],
         command=" ".join(["prosmin report", *(run.quoted for run in runs)]),
         style=Markup(style),
         script=Markup(script),

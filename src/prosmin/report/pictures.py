@@ -3,10 +3,12 @@
 import base64
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from PIL import Image
 
+from prosmin.report.album import Album, read_album
 from prosmin.report.blocks import Block, Cell, Gallery, Missing, Picture, Row, Section, Table
 from prosmin.report.glossary import apart
 from prosmin.report.runs import Arrays, Run
@@ -27,12 +29,13 @@ def pictures_section(runs: Sequence[Run]) -> Section:
     """The three galleries of each run."""
     blocks: list[Block] = []
     for i, run in enumerate(runs):
-        found = [g for kind in KINDS if (g := gallery(run, i, kind, named=len(runs) > 1))]
+        album = read_album(run)
+        found = [g for kind in KINDS if (g := gallery(run, i, kind, album, named=len(runs) > 1))]
         blocks += found
         if not found:
             what = f"{run.name} has no pictures" if len(runs) > 1 else "No pictures yet"
             blocks.append(Missing(what=what, command=f"prosmin evaluate {run.quoted} --protocols uncertainty"))
-    lead = "Select a picture to see it larger, with its name in full."
+    lead = "Select a picture to see it larger, with its name in full and the test pictures nearest to it."
     return Section(
         id="pictures",
         title="Pictures",
@@ -41,7 +44,7 @@ def pictures_section(runs: Sequence[Run]) -> Section:
     )
 
 
-def gallery(run: Run, i: int, kind: str, *, named: bool) -> Gallery | None:
+def gallery(run: Run, i: int, kind: str, album: Album | None, *, named: bool) -> Gallery | None:
     """The pictures of one kind in order; None where the run kept none."""
     arrays = run.arrays.get("uncertainty", {})
     chosen = order(arrays, kind)
@@ -49,7 +52,10 @@ def gallery(run: Run, i: int, kind: str, *, named: bool) -> Gallery | None:
         return None
     title, reading = KINDS[kind]
     values = apart([float(arrays["thumbnail_uncertainty"][j]) for j in chosen])
-    shown = [picture(arrays, j, value) for j, value in zip(chosen, values, strict=True)]
+    shown = [
+        replace(one, place="" if album is None else _place(album, one, kind, i))
+        for one in (picture(arrays, j, value) for j, value in zip(chosen, values, strict=True))
+    ]
     rows: list[Row] = [[Cell(p.key, head=True), p.label, p.value] for p in shown]
     return Gallery(
         id=f"gallery-{i}-{kind}",
@@ -63,6 +69,12 @@ def gallery(run: Run, i: int, kind: str, *, named: bool) -> Gallery | None:
         ),
         commands=[run.command("uncertainty")],
     )
+
+
+def _place(album: Album, one: Picture, kind: str, i: int) -> str:
+    """Where the album of run i holds this picture, so that its neighbours can be shown; empty where it does not."""
+    at = album.find(one.key, strange=kind == "ood")
+    return "" if at is None else f"{i}:{at}"
 
 
 def order(arrays: Arrays, kind: str) -> np.ndarray:

@@ -54,21 +54,167 @@ for (const plot of document.querySelectorAll(".plot[data-readout]")) {
   });
 }
 
-// A picture in full: its key may be longer than a caption holds.
-(() => {
-  const viewer = document.getElementById("viewer");
-  const image = viewer.querySelector("img");
+// The pictures of a run: names and neighbours in one block of JSON, thumbnails in one picture of which pieces are drawn.
+const albumOf = (() => {
+  const kept = new Map();
+  const read = (id) => JSON.parse(document.getElementById(id).textContent);
+  return (run) => {
+    if (!document.getElementById(`album-${run}`)) return null;
+    if (!kept.has(run)) {
+      const album = read(`album-${run}`);
+      album.image = new Image();
+      album.image.src = read(`sheet-${run}`);
+      kept.set(run, album);
+    }
+    return kept.get(run);
+  };
+})();
+const paint = (canvas, album, i) => {
+  const { tile, columns, image } = album;
+  canvas.width = canvas.height = tile;
+  canvas.className = tile <= 48 ? "pixelated" : "";
+  const draw = () => canvas.getContext("2d").drawImage(image, tile * (i % columns), tile * Math.floor(i / columns), tile, tile, 0, 0, tile, tile);
+  if (image.complete) draw();
+  else image.addEventListener("load", draw, { once: true });
+};
+const wordsOf = (album, i) => ({
+  label: album.labels[album.label[i]] || album.key[i],
+  value: `${album.strange[album.set[i]] ? "score" : "uncertainty"} ${album.value[i]}`,
+  key: album.key[i],
+});
+
+// A picture in full: its key may be longer than a caption holds. Beneath it the pictures nearest to it.
+const viewer = (() => {
+  const dialog = document.getElementById("viewer");
+  const [image, canvas, near] = ["img", ".shown canvas", ".near"].map((name) => dialog.querySelector(name));
+  const show = (words) => {
+    document.getElementById("viewer-label").textContent = words.label;
+    dialog.querySelector(".value").textContent = words.value;
+    dialog.querySelector(".key").textContent = words.key;
+    if (!dialog.open) dialog.showModal();
+    dialog.scrollTop = 0;
+  };
+  const neighbour = (album, i, j, like, open) => {
+    const words = wordsOf(album, j);
+    const item = document.createElement("li");
+    const add = (name, text, className) => {
+      const part = item.appendChild(document.createElement(name));
+      part.textContent = text;
+      part.className = className;
+      return part;
+    };
+    if (j < album.near.length) {
+      const button = add("button", "", "");
+      button.type = "button";
+      button.setAttribute("aria-label", `${words.label}: open`);
+      paint(button.appendChild(document.createElement("canvas")), album, j);
+      button.addEventListener("click", () => open(j));
+    } else add("div", "not kept", "blank");
+    add("span", words.label, "label").title = words.key;
+    add("span", like.toFixed(4), "").title = "cosine";
+    add("span", album.value[j], "").title = "uncertainty";
+    if (album.labels[album.label[i]] && !album.strange[album.set[i]]) item.className = album.label[i] === album.label[j] ? "same" : "other";
+    return item;
+  };
+  const list = (album, i) => {
+    near.hidden = !album;
+    if (!album) return;
+    near.querySelector("ol").replaceChildren(...album.near[i].map((j, k) => neighbour(album, i, j, album.like[i][k], (next) => open(album, next))));
+  };
+  const open = (album, i) => {
+    image.hidden = true;
+    canvas.hidden = false;
+    paint(canvas, album, i);
+    canvas.setAttribute("aria-label", wordsOf(album, i).label);
+    list(album, i);
+    show(wordsOf(album, i));
+  };
   for (const button of document.querySelectorAll(".pictures button")) {
     button.addEventListener("click", () => {
       const source = button.querySelector("img");
+      image.hidden = false;
+      canvas.hidden = true;
       image.src = source.src;
       image.alt = source.alt;
       image.className = source.className;
-      document.getElementById("viewer-label").textContent = button.dataset.label;
-      viewer.querySelector(".value").textContent = button.dataset.value;
-      viewer.querySelector(".key").textContent = button.dataset.key;
-      viewer.showModal();
+      const [run, place] = (button.dataset.place || "").split(":");
+      list(place ? albumOf(run) : null, Number(place));
+      show(button.dataset);
     });
   }
-  viewer.addEventListener("click", (event) => { if (event.target === viewer) viewer.close(); });
+  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  return open;
 })();
+
+// The map: a picture under the pointer or found with the arrow keys, opened by a click or Enter.
+for (const figure of document.querySelectorAll(".atlas")) {
+  const [plot, spot, tip, readout] = [".plot", ".spot", ".tip", ".readout"].map((name) => figure.querySelector(name));
+  const album = () => albumOf(figure.dataset.run);
+  const REACH = 24; // pixels from the pointer within which a picture counts as meant
+  let here = null;
+  const clear = () => { here = null; spot.hidden = tip.hidden = true; readout.textContent = ""; };
+  const point = (i) => {
+    const [x, y] = album().at[i];
+    const words = wordsOf(album(), i);
+    here = i;
+    for (const part of [spot, tip]) {
+      part.hidden = false;
+      part.style.left = `${100 * x}%`;
+      part.style.top = `${100 * y}%`;
+    }
+    tip.style.transform = `translate(${x < 0.5 ? "14px" : "calc(-100% - 14px)"}, ${y < 0.5 ? "8px" : "calc(-100% - 8px)"})`;
+    paint(tip.querySelector("canvas"), album(), i);
+    tip.querySelector(".label").textContent = words.label;
+    tip.querySelector(".value").textContent = words.value;
+    readout.textContent = [...new Set([words.label, words.value, words.key])].join(" · ");
+  };
+  const nearest = (x, y, fits = () => true) => {
+    let best = null;
+    let least = Infinity;
+    album().at.forEach(([a, b], i) => {
+      const distance = (a - x) ** 2 + (b - y) ** 2;
+      if (distance < least && fits(a - x, b - y)) [best, least] = [i, distance];
+    });
+    return [best, Math.sqrt(least)];
+  };
+  const meant = (event) => {
+    const box = plot.getBoundingClientRect();
+    const [i, distance] = nearest((event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height);
+    return distance * box.width < REACH ? i : null;
+  };
+  plot.addEventListener("pointermove", (event) => {
+    const i = meant(event);
+    if (i === null) clear();
+    else if (i !== here) point(i);
+  });
+  plot.addEventListener("pointerleave", clear);
+  plot.addEventListener("blur", clear);
+  plot.addEventListener("click", (event) => {
+    const i = meant(event);
+    if (i !== null) viewer(album(), i);
+  });
+  plot.addEventListener("keydown", (event) => {
+    const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    if (!way && event.key !== "Enter") return;
+    event.preventDefault(); // Enter would press the dialog's first button, which closes it
+    if (!way) return here === null ? undefined : viewer(album(), here);
+    if (here === null) return point(nearest(0.5, 0.5)[0]);
+    const ahead = (a, b) => { const along = a * way[0] + b * way[1]; return along > 0 && along >= Math.abs(a * way[1] + b * way[0]); };
+    const [next] = nearest(...album().at[here], ahead);
+    if (next !== null) point(next);
+  });
+  for (const button of figure.querySelectorAll(".choice button")) {
+    button.addEventListener("click", () => {
+      figure.dataset.colour = button.dataset.by;
+      for (const other of figure.querySelectorAll(".choice button")) other.setAttribute("aria-pressed", other === button);
+      highlight(null);
+    });
+  }
+  const buttons = [...figure.querySelectorAll(".legend button")];
+  const highlight = (chosen) => {
+    plot.querySelector("svg").classList.toggle("dimmed", Boolean(chosen));
+    for (const button of buttons) button.setAttribute("aria-pressed", button === chosen);
+    for (const dot of plot.querySelectorAll(".dot")) dot.classList.toggle("lit", Boolean(chosen) && dot.classList.contains(chosen.dataset.style));
+  };
+  for (const button of buttons) button.addEventListener("click", () => highlight(button.getAttribute("aria-pressed") === "true" ? null : button));
+}

@@ -8,7 +8,8 @@ import numpy as np
 
 from prosmin.report.axes import round_axis, share_axis
 from prosmin.report.blocks import Block, Cell, Figure, Finding, Fold, Missing, Row, Section, Table, Verdict
-from prosmin.report.charts import Curve, Words, line_chart, series
+from prosmin.report.charts import Curve, line_chart
+from prosmin.report.drawing import Words, series
 from prosmin.report.glossary import number
 from prosmin.report.health import judge
 from prosmin.report.runs import Run

@@ -7,7 +7,8 @@ import numpy as np
 
 from prosmin.report.axes import share_axis, unit_axis
 from prosmin.report.blocks import Block, Cell, Figure, Missing, Row, Section, Table
-from prosmin.report.charts import Curve, Words, line_chart, series
+from prosmin.report.charts import Curve, line_chart
+from prosmin.report.drawing import Words, series
 from prosmin.report.glossary import apart, number, percent
 from prosmin.report.histograms import two_groups
 from prosmin.report.runs import Run

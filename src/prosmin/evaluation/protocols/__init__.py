@@ -10,6 +10,7 @@ from prosmin.evaluation.protocols import (
     linear_paper,
     lowshot,
     ood,
+    pictures,
     semi,
     transfer,
     uncertainty,
@@ -26,4 +27,5 @@ PROTOCOLS: dict[str, Callable[[Context], Result]] = {
     "ood": ood.run,
     "uncertainty": uncertainty.run,
     "corruption": corruption.run,
+    "pictures": pictures.run,
 }

@@ -1,0 +1,166 @@
+"""pictures: what the report shows of single pictures: a map of the features, neighbours, thumbnails, attention.
+
+Nothing is judged here. Neighbours are searched among all test pictures; thumbnails are kept of at most SHOWN of them,
+so that a page stays small: the pictures of the galleries and random ones, each with its neighbours.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from prosmin.data.pictures import Pictures
+from prosmin.data.views import evaluation_view
+from prosmin.encoder import Encoder
+from prosmin.evaluation.context import Context
+from prosmin.evaluation.knn import nearest
+from prosmin.evaluation.ood import fit_knn_distance
+from prosmin.evaluation.planar_map import kept_neighbours, planar_map
+from prosmin.evaluation.result import Result
+from prosmin.evaluation.thumbnails import sheet, square, tile_side
+from prosmin.models.attention import class_attention, has_class_attention
+from prosmin.randomness import generator
+
+SHOWN = 1500  # test pictures with a thumbnail and a place on the map
+NEIGHBOURS = 8
+GALLERY = 24  # the surest, the least sure and the strangest pictures: those of the report's galleries
+ATTENTION = 8  # pictures with attention maps, from the surest to the least sure
+ATTENTION_SIDE = 128  # their side
+
+
+class Strange(NamedTuple):
+    """An out-of-distribution picture: its set, its place there, its score."""
+
+    set: str
+    place: int
+    score: float
+
+
+def run(context: Context) -> Result:
+    """Arrays alone; the one number says how far the map can be trusted."""
+    test, features = context.sets["test"], context.features("test")
+    uncertainty = context.uncertainty("test")
+    k = min(NEIGHBOURS, len(test) - 1)
+    order = uncertainty.argsort()
+    spread = order[torch.linspace(0, len(order) - 1, min(ATTENTION, len(order))).round().long()]
+    first = torch.cat([order[:GALLERY], order[-GALLERY:], spread]).unique()
+    chosen = choose(features, first, k=k, most=SHOWN, seed=context.seed)
+    strange = strangest(context)
+    outside = [context.features(one.set)[one.place][None] for one in strange]
+
+    found = [neighbours_of(features, chosen, k), *(nearest(features, feature, k) for feature in outside)]
+    indices = torch.cat([places for _, places in found])  # (S, k) in test
+    named = torch.tensor(sorted(set(indices.flatten().tolist()) - set(chosen.tolist())), dtype=torch.int64)
+    row = torch.empty(len(test), dtype=torch.int64)  # of a test picture among the arrays: chosen, strange, named
+    row[chosen] = torch.arange(len(chosen))
+    row[named] = len(chosen) + len(strange) + torch.arange(len(named))
+    points = planar_map(torch.cat([features[chosen], *outside]), seed=context.seed)
+    arrays = {
+        "map": points,  # (S, 2): of those with a thumbnail, which come first in the arrays of names
+        "neighbours": row[indices].numpy().astype(np.int32),  # (S, k)
+        "similarity": torch.cat([cosines for cosines, _ in found]).numpy().astype(np.float32),
+        "evaluated": np.array(len(test)),
+    }
+    return Result(
+        metrics={"map_neighbours_kept": kept_neighbours(features[chosen], points[: len(chosen)], k=k)},
+        settings={
+            "shown": len(chosen),
+            "evaluated": len(test),
+            "map": "t-SNE of the normalised features, started from their PCA",
+            "neighbours": "cosine of the features, among all test pictures",
+        },
+        arrays=arrays
+        | _thumbnails(context, chosen, strange)
+        | _names(context, uncertainty, chosen, strange, named)
+        | _attention(context.encoder, test, spread, row),
+    )
+
+
+def _thumbnails(context: Context, chosen: Tensor, strange: list[Strange]) -> dict[str, np.ndarray]:
+    test = context.sets["test"]
+    side = tile_side(test)
+    tiles = [square(test, int(i), side) for i in chosen]
+    made = sheet(tiles + [square(context.sets[one.set], one.place, side) for one in strange])
+    return {
+        "sheet": np.frombuffer(made.jpeg, dtype=np.uint8),
+        "tile": np.array(made.tile),
+        "columns": np.array(made.columns),
+    }
+
+
+def _names(
+    context: Context, uncertainty: Tensor, chosen: Tensor, strange: list[Strange], named: Tensor
+) -> dict[str, np.ndarray]:
+    """(M,) each; the value of a test picture is its uncertainty, that of another its out-of-distribution score."""
+    test = context.sets["test"]
+    pictures = [("test", test, int(i), float(uncertainty[i])) for i in chosen]
+    pictures += [(one.set, context.sets[one.set], one.place, one.score) for one in strange]
+    pictures += [("test", test, int(i), float(uncertainty[i])) for i in named]
+    return {
+        "set": np.array([name for name, _, _, _ in pictures]),
+        "key": np.array([pool.keys[i] for _, pool, i, _ in pictures]),
+        "label": np.array([_label(pool, i) for _, pool, i, _ in pictures]),
+        "value": np.array([value for _, _, _, value in pictures]),
+    }
+
+
+def choose(features: Tensor, first: Tensor, *, k: int, most: int, seed: int) -> Tensor:
+    """Places of at most `most` pictures, rising: `first`, then random ones, each with its k neighbours: (N, D) -> (S,).
+
+    A picture that is shown beside those it is like says more than one among strangers.
+    """
+    if len(features) <= most:
+        return torch.arange(len(features))
+    random = torch.randperm(len(features), generator=generator(seed, 0, "shown pictures"))
+    seeds = torch.cat([first, random])[:most]
+    _, near = neighbours_of(features, seeds, k)
+    found = set(first[:most].tolist())
+    for own, others in zip(seeds.tolist(), near.tolist(), strict=True):
+        if len(found | {own, *others}) <= most:
+            found |= {own, *others}
+    return torch.tensor(sorted(found))
+
+
+def neighbours_of(features: Tensor, places: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k nearest other pictures of some pictures of a set: (N, D), (n,) -> cosines (n, k), places (n, k)."""
+    similarities, indices = nearest(features, features[places], k + 1)
+    own = indices == places[:, None]
+    own[:, -1] |= ~own.any(1)  # many pictures alike: itself is not even among them, so the last one goes
+    return similarities[~own].view(-1, k), indices[~own].view(-1, k)
+
+
+def strangest(context: Context) -> list[Strange]:
+    """The GALLERY out-of-distribution pictures furthest from train, strangest first."""
+    if not context.ood:
+        return []
+    score = fit_knn_distance(context.features("train"))
+    found: list[Strange] = []
+    for name in context.ood:
+        values = score(context.features(name))
+        top = values.argsort(descending=True)[:GALLERY]
+        found += [Strange(name, int(i), float(values[i])) for i in top]
+    return sorted(found, key=lambda one: -one.score)[:GALLERY]
+
+
+def _attention(encoder: Encoder, test: Pictures, places: Tensor, row: Tensor) -> dict[str, np.ndarray]:
+    """What the encoder sees of some pictures and how its last block weighs the patches; nothing without a ViT."""
+    backbone = encoder.method.get_submodule("online.backbone")
+    if not has_class_attention(backbone):
+        return {}
+    some, views = test.subset(places), encoder.config.views
+    x = evaluation_view(some.images.to(encoder.device), some.sizes.to(encoder.device), views)
+    weights = class_attention(backbone, x).float().cpu()  # (A, heads, h, w)
+    mean, std = (torch.tensor(values, device=x.device).view(3, 1, 1) for values in (views.mean, views.std))
+    seen = (x.float() * std + mean).clamp(0, 1)
+    if seen.shape[-1] > ATTENTION_SIDE:
+        seen = torch.nn.functional.interpolate(seen, size=ATTENTION_SIDE, mode="bilinear", antialias=True)
+    return {
+        "attention": weights.numpy(),
+        "attention_view": (255 * seen).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy(),
+        "attention_of": row[places].numpy().astype(np.int32),
+    }
+
+
+def _label(pool: Pictures, i: int) -> str:
+    return pool.classes[int(pool.labels[i])] if pool.labels is not None and pool.classes else ""

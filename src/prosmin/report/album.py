@@ -1,0 +1,140 @@
+"""The single pictures of a run: thumbnails, places on the map and neighbours, as the pictures protocol left them."""
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from prosmin.report.glossary import apart
+from prosmin.report.runs import Arrays, Run
+
+TEST = "test"  # the name of the evaluated set; all others are out of distribution
+
+
+@dataclass(frozen=True, kw_only=True)
+class Album:
+    """M pictures by name; the first S have a thumbnail, a place on the map and K neighbours among the M."""
+
+    jpeg: bytes
+    tile: int
+    columns: int
+    evaluated: int
+    points: np.ndarray  # (S, 2), within the unit square
+    neighbours: np.ndarray  # (S, K)
+    similarity: np.ndarray  # (S, K)
+    key: Sequence[str]
+    label: Sequence[str]
+    set: Sequence[str]
+    value: np.ndarray  # (M,) uncertainty of test pictures, out-of-distribution score of others
+
+    @property
+    def shown(self) -> int:
+        """S: how many are on the map."""
+        return len(self.points)
+
+    @cached_property
+    def familiar(self) -> np.ndarray:
+        """Which pictures are of the evaluated set, (M,)."""
+        return np.array([name == TEST for name in self.set])
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The values as text, rounded within their kind."""
+        texts = np.empty(len(self.value), dtype=object)
+        for kind in (self.familiar, ~self.familiar):
+            texts[kind] = apart(self.value[kind].tolist())
+        return list(texts)
+
+    @cached_property
+    def classes(self) -> list[str]:
+        """The labels of the test pictures on the map, the most frequent first; empty without labels."""
+        familiar = np.array(self.label[: self.shown])[self.familiar[: self.shown]]
+        names, counts = np.unique(familiar, return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        return [str(names[i]) for i in order if names[i]]
+
+    def find(self, key: str, *, strange: bool) -> int | None:
+        """The place of a picture with a thumbnail, by name and kind."""
+        return self._places.get((strange, key))
+
+    @cached_property
+    def _places(self) -> dict[tuple[bool, str], int]:
+        found: dict[tuple[bool, str], int] = {}
+        for i in range(self.shown):
+            found.setdefault((not self.familiar[i], self.key[i]), i)
+        return found
+
+
+def read_album(run: Run) -> Album | None:
+    """The album of a run; None where there is none or its parts do not fit each other."""
+    arrays = run.arrays.get("pictures", {})
+    names = ("sheet", "tile", "columns", "evaluated", "map", "neighbours", "similarity", "key", "label", "set", "value")
+    if any(name not in arrays for name in names) or not _fits(arrays):
+        return None
+    return Album(
+        jpeg=arrays["sheet"].tobytes(),
+        tile=int(arrays["tile"]),
+        columns=int(arrays["columns"]),
+        evaluated=int(arrays["evaluated"]),
+        points=arrays["map"].astype(float),
+        neighbours=arrays["neighbours"].astype(int),
+        similarity=arrays["similarity"].astype(float),
+        key=[str(key) for key in arrays["key"]],
+        label=[str(label) for label in arrays["label"]],
+        set=[str(name) for name in arrays["set"]],
+        value=arrays["value"].astype(float),
+    )
+
+
+def _fits(arrays: Arrays) -> bool:
+    points, near, count = arrays["map"], arrays["neighbours"], arrays["key"].size
+    return (
+        points.ndim == 2
+        and points.shape[1] == 2
+        and bool(np.isfinite(points).all())
+        and near.ndim == 2
+        and near.shape == arrays["similarity"].shape
+        and 0 < len(near) == len(points) <= count
+        and near.size > 0
+        and near.min() >= 0
+        and near.max() < count
+        and all(arrays[name].shape == (count,) for name in ("key", "label", "set", "value"))
+        and all(arrays[name].shape == () and arrays[name] > 0 for name in ("tile", "columns", "evaluated"))
+        and arrays["sheet"].dtype == np.uint8
+    )
+
+
+def sheet_uri(album: Album) -> str:
+    """The thumbnails as one picture inside the page."""
+    return "data:image/jpeg;base64," + base64.b64encode(album.jpeg).decode("ascii")
+
+
+def album_json(album: Album, places: np.ndarray) -> str:
+    """What script.js needs to show a picture and its neighbours; places (S, 2) are shares of the drawing's side."""
+    labels = list(dict.fromkeys(album.label))
+    sets = list(dict.fromkeys(album.set))
+    place = {label: i for i, label in enumerate(labels)}
+    return embed(
+        {
+            "tile": album.tile,
+            "columns": album.columns,
+            "labels": labels,
+            "label": [place[label] for label in album.label],
+            "key": album.key,
+            "sets": sets,
+            "set": [sets.index(name) for name in album.set],
+            "strange": [name != TEST for name in sets],
+            "value": album.texts,
+            "at": np.round(places, 4).tolist(),
+            "near": album.neighbours.tolist(),
+            "like": np.round(album.similarity, 4).tolist(),
+        }
+    )
+
+
+def embed(value: object) -> str:
+    """JSON for a script element, which ends at the first `</`: no `<` stays in it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
