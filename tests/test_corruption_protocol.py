@@ -198,7 +198,7 @@ def test_a_cut_picture_is_not_cut_again(tiny, sets, monkeypatch):
     assert result.settings["pixels"] == 32
     assert result.metrics["mean_nll"] == pytest.approx(result.metrics["clean_nll"], rel=0.01)
     assert encoder.config.views.crop_share == 0.5  # the encoder itself is left alone
-    monkeypatch.setattr(corruption, "_seeing_all", lambda encoder: encoder)
+    monkeypatch.setattr(corruption, "seeing_all", lambda encoder: encoder)
     assert corruption.run(context).metrics["mean_nll"] > 1.1 * result.metrics["clean_nll"]
 
 

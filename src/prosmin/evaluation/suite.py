@@ -20,6 +20,7 @@ from prosmin.evaluation.context import Context
 from prosmin.evaluation.corrupted import check_corrupted
 from prosmin.evaluation.options import Options, as_arguments, read_by
 from prosmin.evaluation.protocols import PROTOCOLS
+from prosmin.evaluation.protocols.ood import near_and_far
 from prosmin.evaluation.protocols.transfer import check_transfer_sets
 from prosmin.evaluation.result import Result
 from prosmin.evaluation.shares import labelled_shares
@@ -129,6 +130,8 @@ def _obstacle(name: str, context: Context) -> str | None:
     if name == "transfer":
         check_transfer_sets(context.options.transfer)
         return None
+    if name == "ood":
+        near_and_far(context)
     if name in _WITHOUT_LABELS:
         return None
     for part in ("train", "test"):

@@ -1,7 +1,5 @@
 """corruption: what a probe fitted on clean pictures still gets right on corrupted ones, and how sure it is of it."""
 
-import copy
-import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,13 +10,13 @@ from rich.progress import Progress
 from torch import Tensor
 
 from prosmin.data.corruptions.names import COMMON, EXTRA, SEVERITIES
-from prosmin.encoder import Encoder
 from prosmin.evaluation.calibration import FLOOR, reliability
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.corrupted import open_corrupted
 from prosmin.evaluation.corruption_error import mean_corruption_error, relative_mean_corruption_error
 from prosmin.evaluation.linear import linear_probe
 from prosmin.evaluation.result import Result
+from prosmin.evaluation.severity import seeing_all
 
 MEASURES = ("error", "nll", "ece")
 Cells = dict[tuple[str, int], dict[str, float]]
@@ -31,7 +29,7 @@ def run(context: Context) -> Result:
     labels = context.labels("train")
     probe = linear_probe(context.features("train"), labels, classes=context.classes, seed=context.seed)
     clean = measure(probe.probabilities(context.features("test")), context.labels("test"))
-    encoder = _seeing_all(context.encoder) if corrupted.framed else context.encoder
+    encoder = seeing_all(context.encoder) if corrupted.framed else context.encoder
     cells: Cells = {}
     with _progress(len(corrupted.generators) * len(context.options.severities)) as show:
         for name in corrupted.generators:
@@ -93,13 +91,6 @@ def _matrix(cells: Cells, clean: dict[str, float]) -> dict[str, Any]:
     severities = sorted({severity for _, severity in cells})
     tables = {what: [[cells[name, severity][what] for severity in severities] for name in names] for what in MEASURES}
     return {"names": names, "severities": severities, "clean": clean, **tables}
-
-
-def _seeing_all(encoder: Encoder) -> Encoder:
-    """The encoder for pictures that are cut already: it is not to cut them once more."""
-    whole = copy.copy(encoder)
-    whole.config = dataclasses.replace(encoder.config, views=dataclasses.replace(encoder.config.views, crop_share=1.0))
-    return whole
 
 
 @contextmanager
