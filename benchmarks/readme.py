@@ -1,49 +1,160 @@
-"""Put the demo's measured numbers into the README, between its markers.
+"""Put measured numbers into the README, between its markers: the demo, the recipes, the speed.
 
-python benchmarks/readme.py
+    python benchmarks/readme.py
+
+Every number comes from a file in benchmarks/results/. A recipe counts as measured where a JSON file there has its name
+under `recipe` (the demo's own file needs none) and, under `results`, the results of `prosmin evaluate` by protocol.
 """
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-START, END = "<!-- demo:start -->\n", "<!-- demo:end -->"
+RESULTS = ROOT / "benchmarks/results"
 ROWS = ("raw pixels", "untrained", "untrained, BatchNorm set", "trained")
 COLUMNS = (("kNN top-1 %", "knn", "top1", True), ("kNN NLL", "knn", "nll", False),
            ("linear top-1 %", "linear", "top1", True), ("linear NLL", "linear", "nll", False),
            ("linear ECE", "linear", "ece", False), ("OOD AUROC %", "ood", "auroc", True))  # fmt: skip
+TITLES = {"prosmin": "ProSMIN", "dino": "DINO", "ibot": "iBOT", "mocov3": "MoCo v3"}
 
 
-def block(measured: dict[str, Any]) -> str:
-    """The text between the markers."""
+def read(name: str) -> dict[str, Any]:
+    """A results file."""
+    return json.loads((RESULTS / name).read_text())
+
+
+def demo() -> list[str]:
+    """What the demo prints at its end."""
+    measured = read("demo-cpu.json")
     lines = [
         f"What `make demo` prints at the end, {measured['seconds'] / 60:.1f} minutes after the packages are installed, "
         f"on {measured['cores']} CPU cores (`benchmarks/results/demo-cpu.json`):",
         "",
-        "| | " + " | ".join(heading for heading, *_ in COLUMNS) + " |",
-        "|---" * (len(COLUMNS) + 1) + "|",
+        *_head("", *(heading for heading, *_ in COLUMNS)),
     ]
     for row in ROWS:
-        cells = [_cell(measured["results"][protocol], row, name, percent) for _, protocol, name, percent in COLUMNS]
-        lines.append(f"| {row} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        cells = [_cell(measured["results"], row, protocol, name, percent) for _, protocol, name, percent in COLUMNS]
+        lines.append(_row(row, *cells))
+    return lines
 
 
-def _cell(result: dict[str, Any], row: str, name: str, percent: bool) -> str:
+def recipes() -> list[str]:
+    """One row a recipe, with what was measured of it or that nothing was."""
+    lines = _head("recipe", "what it trains", "measured")
+    measured = _measured_recipes()
+    for name, about in sorted(map(_header, (ROOT / "src/prosmin/recipes").glob("*.yaml"))):
+        found = [_reached(document, source) for source, document in measured.get(name, [])]
+        lines.append(_row(f"`{name}`", about, "; ".join(found) or "not yet"))
+    return lines
+
+
+def speed() -> list[str]:
+    """The parts of a step and the whole, and the methods beside each other."""
+    measured = read("throughput-h200.json")
+    sections, views = measured["sections"], measured["sections"]["views"]["compiled"]
+    whole, rival = sections["whole"]["threads"], sections["rival"]["end to end"]
+    step = sections["step"]["blocks"]
+    cores = measured["hardware"]["cores"]
+    parts = {
+        "the step: forward, backward, update": step,
+        f"making the views: {100 * views['share']:.0f} % of the step": views,
+        f"decoding JPEG on {cores} CPU threads, beside the step": sections["decode"]["threads"],
+        "**end to end, from JPEG**": whole,
+        f"the same step fed by lightly's `DINOTransform`, {sections['rival']['workers']} workers": rival,
+    }
+    step_bounds = step["ms"] > sections["decode"]["threads"]["ms"] + views["ms"]
+    bound = "The step" if step_bounds else "Feeding"
+    lines = [
+        f"ViT-S/16, {measured['views']} px, {measured['batch_size']} pictures a step, bf16, one "
+        f"{measured['hardware']['device']} (`benchmarks/results/throughput-h200.json`):",
+        "",
+        *_head("part", "ms a step", "img/s"),
+        *(_row(name, f"{part['ms']:.0f}", f"{part['images_per_second']:,.0f}") for name, part in parts.items()),
+        "",
+        f"{bound} bounds it, {step['ms']:.0f} of {whole['ms']:.0f} ms, at {100 * step['share_of_peak']:.0f} % of the "
+        f"{sections['flops']['peak_tflops']:.0f} TFLOP/s of a large product. Fed by the usual loader it is "
+        f"{whole['images_per_second'] / rival['images_per_second']:.1f} times slower, in a short measurement in that "
+        "loader's favour.",
+        "",
+        "The step alone, method beside method, with the settings of `imagenet-vit-small` and as many pictures "
+        "(`benchmarks/results/methods-h200.json`):",
+        "",
+        *_head("method", "views", "ms a step", "img/s", "against DINO", "memory, GiB"),
+    ]
+    for row in read("methods-h200.json")["table"]:
+        if row["recipe"] == "imagenet-vit-small":
+            cells = (f"{row['ms']:.0f}", f"{row['images_per_second']:,.0f}", f"{row['ratio_to_dino']:.2f}")
+            lines.append(_row(TITLES[row["method"]], row["views"], *cells, f"{row['peak_memory_gib']:.0f}"))
+    return lines
+
+
+BLOCKS: dict[str, Callable[[], list[str]]] = {"demo": demo, "recipes": recipes, "speed": speed}
+
+
+def rewritten() -> str:
+    """The README with its blocks made anew."""
+    text = (ROOT / "README.md").read_text()
+    for name, make in BLOCKS.items():
+        start, end = f"<!-- {name}:start -->\n", f"<!-- {name}:end -->"
+        before, rest = text.split(start)
+        text = before + start + "\n".join(make()) + "\n" + end + rest.split(end, 1)[1]
+    return text
+
+
+def _measured_recipes() -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for file in sorted(RESULTS.glob("*.json")):
+        document = json.loads(file.read_text())
+        name = "demo" if file.stem == "demo-cpu" else document.get("recipe")
+        if name and "results" in document:
+            found.setdefault(name, []).append((file.name, document))
+    return found
+
+
+def _reached(document: dict[str, Any], source: str) -> str:
+    """What a recipe reached, beside the best that its network has without training."""
+    results = document["results"]
+
+    def number(row: str, protocol: str, name: str, percent: bool = False) -> str:
+        return _cell(results, row, protocol, name, percent)
+
+    def beside(protocol: str, name: str) -> str:
+        rows = [row for row in ROWS if row.startswith("untrained") and number(row, protocol, name) != "-"]
+        best = max((number(row, protocol, name, True) for row in rows), key=float, default="")
+        return f"{number('trained', protocol, name, True)} %" + (f" (untrained {best} %)" if best else "")
+
+    method = TITLES[document.get("method", "prosmin")]
+    return (
+        f"{method}: kNN {beside('knn', 'top1')}, linear {beside('linear', 'top1')}, "
+        f"NLL {number('trained', 'linear', 'nll')}, ECE {number('trained', 'linear', 'ece')}, "
+        f"OOD AUROC {beside('ood', 'auroc')}: `benchmarks/results/{source}`"
+    )
+
+
+def _header(recipe: Path) -> tuple[str, str]:
+    """The first line of a recipe's header: its name and what it is."""
+    match = re.fullmatch(r"# (\S+): (.*)", recipe.read_text().splitlines()[0])
+    assert match, recipe
+    return match.group(1), match.group(2)
+
+
+def _cell(results: dict[str, Any], row: str, protocol: str, name: str, percent: bool) -> str:
+    result = results.get(protocol, {"metrics": {}, "baselines": {}})
     metrics = result["metrics"] if row == "trained" else result["baselines"].get(row, {})
     if name not in metrics:
         return "-"
     return f"{100 * metrics[name]:.1f}" if percent else f"{metrics[name]:.3f}"
 
 
-def rewritten() -> str:
-    """The README with its block made anew."""
-    text = (ROOT / "README.md").read_text()
-    before, rest = text.split(START)
-    after = rest.split(END)[1]
-    measured = json.loads((ROOT / "benchmarks/results/demo-cpu.json").read_text())
-    return before + START + block(measured) + END + after
+def _head(*cells: str) -> list[str]:
+    return [_row(*cells).replace("|  |", "| |"), "|---" * len(cells) + "|"]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
