@@ -244,15 +244,41 @@ def fake_uncertainty(
             "r_auroc": 0.5 + 0.3 * skill,
             "aurc": float(risk.mean()),
             "aurc_random": 0.2,
+            "coverage_90": 0.84,
+            "pit_distance": 0.07,
+            "spearman_crop": 0.4,
+            "spearman_blur": 0.3,
+            "spearman_noise": 0.5,
         },
         "settings": {"answer": "nearest training picture"},
-        "curves": {"risk_coverage": {"coverage": ((shown + 1) / evaluated).tolist(), "risk": risk[shown].tolist()}},
+        "curves": {
+            "risk_coverage": {"coverage": ((shown + 1) / evaluated).tolist(), "risk": risk[shown].tolist()},
+            **fake_forecasts(skill),
+        },
+        "sets": {"test": {"uncertainty": {"r_auroc": 0.8, "aurc": 0.1}, "knn_distance": {"r_auroc": 0.7, "aurc": 0.2}}},
     }
     return result, {
         "uncertainty": uncertainty,
         "correct": correct,
         "index": np.arange(evaluated),
         **fake_thumbnails(rng, side, nasty=nasty),
+    }
+
+
+def fake_forecasts(skill: float) -> dict[str, Any]:
+    """Forecasts a little too narrow, and an uncertainty that rises as pictures get worse."""
+    nominal = np.linspace(0.05, 0.95, 19)
+    severity = np.arange(6)
+    mean = -3.5 + 0.05 * skill * severity
+    worse = {name: values.tolist() for name, values in (("mean", mean), ("low", mean - 0.2), ("high", mean + 0.2))}
+    return {
+        "coverage": {
+            "nominal": nominal.tolist(),
+            "coordinates": (0.93 * nominal).tolist(),
+            "joint": (0.8 * nominal).tolist(),
+        },
+        "pit": {"edges": np.linspace(0, 1, 5).tolist(), "share": [0.3, 0.2, 0.2, 0.3]},
+        "severity": {kind: {"severity": severity.tolist(), **worse} for kind in ("crop", "blur", "noise")},
     }
 
 

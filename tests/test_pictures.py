@@ -15,6 +15,8 @@ from prosmin import config as configs
 from prosmin.data.pictures import Pictures, load_pictures, pack
 from prosmin.encoder import untrained
 from prosmin.evaluation.context import Context
+from prosmin.evaluation.gallery import Ranked, gallery
+from prosmin.evaluation.ood import fit_knn_distance
 from prosmin.evaluation.planar_map import kept_neighbours, planar_map
 from prosmin.evaluation.protocols import pictures
 from prosmin.evaluation.protocols.pictures import choose, neighbours_of
@@ -215,6 +217,17 @@ class TestProtocol:
         outside = torch.nn.functional.normalize(context.features("photos@ood")[best], dim=1)
         inside = torch.nn.functional.normalize(context.features("test"), dim=1)
         assert album.neighbours[70:, 0].tolist() == (outside @ inside.T).argmax(1).tolist()
+
+    def test_the_galleries_pictures_are_among_them(self, measured):
+        """The report opens a picture of a gallery with its neighbours, which it finds here by name."""
+        context, result = measured
+        album = read_album(as_run(result))
+        strange = Ranked(
+            context.sets["photos@ood"], fit_knn_distance(context.features("train"))(context.features("photos@ood"))
+        )
+        shown = gallery(Ranked(context.sets["test"], context.uncertainty("test")), [strange])
+        for key, kind in zip(shown["thumbnail_key"], shown["thumbnail_kind"], strict=True):
+            assert album.find(str(key), strange=kind == "ood") is not None
 
     def test_thumbnails_show_the_pictures(self, measured):
         context, result = measured

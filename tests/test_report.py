@@ -17,10 +17,11 @@ from prosmin.report.axes import nice_step, round_axis, tight_axis
 from prosmin.report.calibration import reading
 from prosmin.report.charts import Curve, line_chart
 from prosmin.report.drawing import Words
+from prosmin.report.forecasts import forecast_blocks
 from prosmin.report.glossary import METRICS, apart, best, duration, metric, number, percent
 from prosmin.report.health import judge
 from prosmin.report.histograms import common_edges
-from prosmin.report.ood import roc
+from prosmin.report.ood import raw, roc
 from prosmin.report.pictures import data_uri
 from prosmin.report.runs import Run, distinct_names, read_run
 from prosmin.report.summary import seconds
@@ -86,7 +87,8 @@ def test_page_has_every_section_and_figure(whole, tmp_path):
     expected |= {"figure-split-0", "gallery-0-certain", "gallery-0-uncertain", "gallery-0-ood"}
     expected |= {f"figure-corruption-0-{what}" for what in ("error", "nll", "ece")}
     expected |= {f"figure-severity-{what}" for what in ("error", "nll", "ece")}
-    expected |= {"figure-map-0", "figure-attention-0"}
+    expected |= {"figure-map-0", "figure-attention-0", "figure-coverage", "figure-pit-0"}
+    expected |= {f"figure-worse-{kind}" for kind in ("crop", "blur", "noise")}
     assert expected <= figures
     assert sum(f.startswith("figure-reliability") for f in figures) == 6  # two classifiers twice, two other sets
     assert "80.0 %, 25.3 points better than the untrained encoder" in page.text
@@ -360,6 +362,31 @@ def test_an_uncertainty_that_does_not_help_is_called_so(whole, tmp_path):
         "Error 40.0 % among the surest half, 30.0 % among all: the uncertainty does not"
         in page_of([run], tmp_path).text
     )
+
+
+def test_forecasts_are_held_to_what_they_promise(whole):
+    run = read_run(whole, "demo")
+    coverage, pit, *worse, rivals = forecast_blocks([run])
+    assert "83.7 % of the coordinates lie within intervals meant for 90 %" in coverage.reading
+    assert [row[0].text for row in coverage.table.rows] == ["coordinates", "all together"]
+    assert coverage.table.rows[1][5] == "72.0 %"  # 0.8 of 90 %
+    assert [row[1] for row in pit.table.rows] == ["30.0 %", "20.0 %", "20.0 %", "30.0 %"]
+    assert [figure.title for figure in worse] == [
+        "Uncertainty under smaller crops",
+        "Uncertainty under blur",
+        "Uncertainty under noise",
+    ]
+    assert "−3.50 to −3.25, rank correlation 0.300" in worse[1].reading
+    assert [row[0].text for row in rivals.rows] == ["the uncertainty", "kNN distance"]
+    curves = run.part("uncertainty", "curves")
+    curves |= {"coverage": {"nominal": [0.5], "coordinates": []}, "pit": {"edges": [0, 1]}, "severity": {"crop": None}}
+    assert forecast_blocks([run]) == [rivals]  # parts that do not fit are left out
+
+
+def test_a_set_is_held_against_the_pictures_of_its_classes():
+    arrays = {"in/s": np.arange(4.0), "out/o/s": np.ones(2), "in_mask/o": np.array([True, False, True, False])}
+    inside, _ = raw(Run(path=Path("r"), name="r", arrays={"ood": arrays}), "o", "s")
+    assert inside.tolist() == [0.0, 2.0]
 
 
 def test_risk_references_of_a_known_case():

@@ -207,3 +207,4 @@ class TestTradeOff:
         assert (np.diff(heights) >= APART - 1e-9).all()
         assert heights[-1] <= 176
         assert spaced(np.array([50.0, 120.0])).tolist() == [50.0, 120.0]
+        assert spaced(np.array([101.0, 100.0])).tolist() == [100.0 + APART, 100.0]

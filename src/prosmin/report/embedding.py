@@ -42,8 +42,7 @@ def atlas(run: Run, i: int, album: Album, *, named: bool) -> Atlas:
     title = "t-SNE of the features" + (f", {run.name}" if named else "")
     said = reading(run, album)
     words = Words(id=f"map-{i}", title=title, desc=said, x="", y="")
-    size = WIDTH - 2 * MARGIN
-    places = MARGIN + size * np.column_stack([album.points[:, 0], 1 - album.points[:, 1]])
+    places = MARGIN + (WIDTH - 2 * MARGIN) * album.points
     body = [_mark(x, y, style, f) for (x, y), style, f in zip(places, styles, fifth, strict=True)]
     legend = [Key(style=f"c{j}", label=label, diamond=j >= COLOURS) for j, label in enumerate(classes)]
     legend += [Key(style="others", label="other classes")] if len(classes) < len(album.classes) else []

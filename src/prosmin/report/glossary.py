@@ -81,11 +81,26 @@ METRICS = {
     "clean_error": Metric("error on clean pictures", "lower", True),
     "clean_nll": Metric("negative log-likelihood on clean pictures", "lower"),
     "clean_ece": Metric("calibration error on clean pictures", "lower"),
+    **{f"coverage_{p}": Metric(f"coordinates within intervals of {p} %", "", True) for p in (50, 90, 95)},
+    **{f"joint_coverage_{p}": Metric(f"observations within ellipsoids of {p} %", "", True) for p in (50, 90, 95)},
+    "squared_error_ratio": Metric("squared error over squared scale, 1 where the spread is right"),
+    "pit_distance": Metric("distance of the PIT from uniform", "lower"),
+    "energy_score": Metric("energy score of the forecasts"),
+    "energy_skill": Metric("energy-score skill against one constant scale", "higher"),
+    "energy_skill_climatology": Metric("energy-score skill against not looking at the picture", "higher"),
+    "spearman_crop": Metric("rank correlation with smaller crops", "higher"),
+    "spearman_blur": Metric("rank correlation with blur", "higher"),
+    "spearman_noise": Metric("rank correlation with noise", "higher"),
+    "spearman_sharpness": Metric("rank correlation with the picture's sharpness"),
+    "spearman_feature_norm": Metric("rank correlation with the length of the features"),
     "map_neighbours_kept": Metric("neighbours the map keeps together", "", True),
 }
 ACCURACIES = ("top1", "top1_k200", "top5", "recall_at_1", "r_at_1")
 """Shares of right answers, each of one picture: their interval follows from the number of pictures."""
-MAIN = ("top1", "nll", "ece", "mean_error", "mean_nll", "mean_ece", "mce", "relative_mce", "clean_error")
+MAIN = (
+    "top1", "nll", "ece", "mean_error", "mean_nll", "mean_ece", "mce", "relative_mce", "clean_error",
+    "recall_at_1", "r_auroc", "aurc", "coverage_90", "squared_error_ratio", "energy_skill",
+)  # fmt: skip
 """What stays in sight where a result has many numbers."""
 
 
@@ -97,6 +112,10 @@ SCORES = {
     "mean_log_scale": "mean log scale",
     "total_variance": "total variance",
     "cross_view_energy": "cross-view energy score",
+    "uncertainty": "the uncertainty",
+    "between_view_variance": "variance between views",
+    "low_sharpness": "lack of sharpness",
+    "low_feature_norm": "short features",
 }
 
 

@@ -9,6 +9,7 @@ from prosmin.report.axes import share_axis, unit_axis
 from prosmin.report.blocks import Block, Cell, Figure, Missing, Row, Section, Table
 from prosmin.report.charts import Curve, line_chart
 from prosmin.report.drawing import Words, series
+from prosmin.report.forecasts import forecast_blocks
 from prosmin.report.glossary import apart, number, percent
 from prosmin.report.histograms import two_groups
 from prosmin.report.runs import Run
@@ -30,6 +31,7 @@ def uncertainty_section(runs: Sequence[Run]) -> Section:
             blocks.append(Missing(what=what, command=f"prosmin evaluate {run.quoted} --protocols uncertainty"))
         elif figure := split_figure(run, i, named=len(runs) > 1):
             blocks.append(figure)
+    blocks += forecast_blocks(runs)
     lead = (
         "Keep the pictures the encoder is surest of and leave out the rest: if the uncertainty means "
         "something, fewer kept pictures means fewer errors."
