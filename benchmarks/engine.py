@@ -5,8 +5,8 @@
         --out benchmarks/results/engine-h200.json
 
 The real `prosmin pretrain` runs with its logging and checkpoints. On a CPU, the time outside of forward, backward and
-optimizer is what is left of the wall clock. On a GPU, the share of time in which no kernel runs is read from a trace of
-the device over steps in the middle of the run.
+optimizer, to which the clipping of the gradient belongs, is what is left of the wall clock. On a GPU, the share of time
+in which no kernel runs is read from a trace of the device over steps in the middle of the run.
 """
 
 import argparse
@@ -70,6 +70,7 @@ def on_cpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]
             timed(METHODS[config.method.name], "forward", spent, "forward"),
             timed(Fabric, "backward", spent, "backward"),
             timed(AdamW, "step", spent, "optimizer"),
+            timed(torch.nn.utils, "clip_grad_norm_", spent, "clipping"),
             timed(loop.view_making, "render", spent, "views"),
             timed(METHODS[config.method.name], "update", spent, "target"),
             timed(loop.checkpoints, "save", spent, "checkpoints"),
@@ -82,7 +83,7 @@ def on_cpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]
     # The last step's own time is not between two marks: what follows it is the saving of the encoder.
     wall = end - marks[warm_up]
     steps = len(marks) - warm_up
-    learning = spent["forward"] + spent["backward"] + spent["optimizer"]
+    learning = spent["forward"] + spent["backward"] + spent["optimizer"] + spent["clipping"]
     return {
         "steps": steps,
         "ms_a_step": round(1e3 * wall / steps, 2),

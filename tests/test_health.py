@@ -48,10 +48,14 @@ def test_the_verdict_is_in_words(lines, parts):
 @pytest.mark.parametrize(
     ("fields", "advice"),
     [
-        ({"loss__lam": "0.45", "heads__batchnorm": "true"}, "raise loss.lam to 0.5"),
-        ({"heads__batchnorm": "false"}, "turn on heads.batchnorm"),
-        ({"loss__lam": "0.45", "heads__batchnorm": "false"}, "raise loss.lam to 0.5, or turn on heads.batchnorm"),
-        ({"method__name": "mocov3", "views__local": "0"}, "lower optimizer.lr, or raise target.momentum"),
+        (
+            {"loss__lam": "0.45", "heads__batchnorm": "false"},
+            "raise loss.lam to 0.5, or turn on heads.batchnorm, or turn on heads.bottleneck_batchnorm, "
+            "or lower optimizer.lr",
+        ),
+        ({"heads__bottleneck_batchnorm": "true", "heads__batchnorm": "true"}, "; lower optimizer.lr"),
+        ({"method__name": "dino", "heads__batchnorm": "false"}, "turn on heads.batchnorm, or lower optimizer.lr"),
+        ({"method__name": "mocov3", "views__local": "0"}, "; lower optimizer.lr"),
     ],
 )
 def test_advice_names_fields_the_run_has(fields, advice):

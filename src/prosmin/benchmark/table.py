@@ -11,7 +11,8 @@ WIDTH = 120
 def print_parts(row: dict[str, Any]) -> None:
     """The parts of one method and the whole, and what bounds it."""
     console = Console(width=WIDTH, soft_wrap=True)
-    arithmetic = f"{row['precision']}, {'compiled' if row['compiled'] else 'not compiled'}"
+    how = "not compiled" if row["compiled"] == "none" else f"compiled: {row['compiled']}"
+    arithmetic = f"{row['precision']}, {how}"
     console.print(
         f"{row['title']}, {row['backbone']}, {row['views']}, batch {row['batch_size']}, {arithmetic}", highlight=False
     )

@@ -11,6 +11,7 @@ from prosmin.data.views import evaluation_view
 from prosmin.encoder import Encoder, has_batchnorm, set_statistics
 from prosmin.errors import ProsminError
 from prosmin.evaluation.cache import FeatureCache, Tensors
+from prosmin.evaluation.held_out import held_out_mask
 from prosmin.evaluation.options import Options
 from prosmin.methods.output import Embedding
 
@@ -61,6 +62,12 @@ class Context:
         if labels is None:
             raise ProsminError(f"{self.sets[name].spec} has no labels. Give labelled pictures with --data.")
         return labels
+
+    @property
+    def held_out(self) -> Tensor:
+        """The tenth of train on which everything is chosen, (N,) mask."""
+        train = self.sets["train"]
+        return held_out_mask(self.labels("train").cpu(), train.keys, train.spec, seed=self.seed)
 
     @property
     def classes(self) -> int:

@@ -53,15 +53,17 @@ def linear_probe(
     seed: int,
     l2_grid: Sequence[float] = L2_GRID,
     folds: int | None = None,
+    held_out: Tensor | None = None,
 ) -> LinearProbe:
     """Fit a probe on features (N, D) and labels (N,) from 0 to classes - 1.
 
-    l2 and temperature are those of least NLL on the fixed held-out tenth. Where a tenth is a handful of
-    labels (low-shot), `folds` = 5 instead predicts every label with the model of the other four folds.
+    l2 and temperature are those of least NLL on the held-out tenth, `held_out` (N,) where pictures that overlap must
+    stay together. Where a tenth is a handful of labels (low-shot), `folds` = 5 instead predicts every label with the
+    model of the other four folds.
     """
     labels = train_labels.to(train_features.device)
     _check(train_features, labels, classes)
-    masks = _held_out_masks(labels, folds, seed)
+    masks = _held_out_masks(labels, folds, seed) if held_out is None else [held_out.to(labels.device)]
     whole = prepare(train_features, labels, classes=classes)
     # A part of train has nearly the axes of the whole; they set the pace of a fit, never its answer.
     problems = [prepare(train_features[~mask], labels[~mask], classes=classes, axes=whole.axes) for mask in masks]

@@ -53,10 +53,7 @@ def verdict(rows: list[dict[str, float]], config: Config | None = None) -> str:
         return f"collapsing: {_signs(last)} since step {_since(rows)}; {_advice(config)}"
     first = next((row["feature_rank"] for row in rows if "feature_rank" in row), 0.0)
     if last.get("feature_rank", first) < SHRUNK_RANK * first:
-        return (
-            f"shrinking: feature rank {last['feature_rank']:.1f}, {first:.1f} at the start; "
-            "lower optimizer.lr, or raise target.momentum"
-        )
+        return f"shrinking: feature rank {last['feature_rank']:.1f}, {first:.1f} at the start; {_advice(config)}"
     rank = f", feature rank {last['feature_rank']:.0f}" if "feature_rank" in last else ""
     std = f"target std {last['target_std']:.3f}" if "target_std" in last else "no target observed"
     return f"healthy: {std}{rank}"
@@ -101,7 +98,9 @@ def _advice(config: Config | None) -> str:
         steps.append("raise loss.lam to 0.5")
     if config is not None and getattr(config.heads, "batchnorm", True) is False:
         steps.append("turn on heads.batchnorm")
-    return ", or ".join(steps or ["lower optimizer.lr", "raise target.momentum"])
+    if config is not None and getattr(config.heads, "bottleneck_batchnorm", True) is False:
+        steps.append("turn on heads.bottleneck_batchnorm")
+    return ", or ".join([*steps, "lower optimizer.lr"])
 
 
 def _since(rows: list[dict[str, float]]) -> int:

@@ -27,7 +27,9 @@ def run(context: Context) -> Result:
     """Error, NLL and ECE of the linear probe, clean and by corruption and severity; the trained encoder alone."""
     corrupted = open_corrupted(context)
     labels = context.labels("train")
-    probe = linear_probe(context.features("train"), labels, classes=context.classes, seed=context.seed)
+    probe = linear_probe(
+        context.features("train"), labels, classes=context.classes, seed=context.seed, held_out=context.held_out
+    )
     clean = measure(probe.probabilities(context.features("test")), context.labels("test"))
     encoder = seeing_all(context.encoder) if corrupted.framed else context.encoder
     cells: Cells = {}

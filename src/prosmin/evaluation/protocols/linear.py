@@ -17,7 +17,11 @@ def run(context: Context) -> Result:
 
 def _score(context: Context, subject: str) -> Result:
     probe = linear_probe(
-        context.features("train", subject), context.labels("train"), classes=context.classes, seed=context.seed
+        context.features("train", subject),
+        context.labels("train"),
+        classes=context.classes,
+        seed=context.seed,
+        held_out=context.held_out,
     )
     logits, labels = probe.logits(context.features("test", subject)), context.labels("test")
     return Result(
