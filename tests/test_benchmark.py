@@ -126,7 +126,11 @@ def test_what_bounds_it_is_the_largest_part(times, streamed, said):
 
 @pytest.mark.parametrize("accumulate", ["1", "2"])
 def test_a_step_by_hand_trains_on_the_whole_batch(accumulate):
-    trainer = Trainer(tiny_method("prosmin", vit=True, training__batch_size="8", training__accumulate=accumulate))
+    trainer = Trainer(
+        tiny_method(
+            "prosmin", vit=True, training__batch_size="8", training__accumulate=accumulate, heads__batchnorm="false"
+        )
+    )
     before = {name: p.clone() for name, p in trainer.method.named_parameters()}
     seen = []
     trainer.method.register_forward_hook(lambda module, args, output: seen.append(len(output.losses)))
@@ -154,7 +158,7 @@ def test_one_device_is_measured():
 
 def test_parts_that_pretraining_refuses_are_refused():
     for changes in ({"training__accumulate": "3"}, {"training__accumulate": "2", "views__local": "0"}):
-        with pytest.raises(UsageError, match=r"training\.accumulate is"):
+        with pytest.raises(UsageError, match=r"training\.accumulate (is|3)"):
             Trainer(tiny_method("mocov3", training__batch_size="8", **changes))
 
 
