@@ -132,7 +132,7 @@ def test_a_run_names_all_it_did_and_repeats_itself(context):
     assert result.metrics["mean_error"] == pytest.approx(common.mean())
     assert result.metrics["mean_error_severity_5"] == pytest.approx(common[:, 1].mean())
     assert result.metrics["mean_error_extra"] == pytest.approx(extra.mean())
-    assert common[0, 0] < common[0, 1]  # a twentieth of the contrast hurts more than four tenths
+    assert table["nll"][0][0] < table["nll"][0][1]  # a twentieth of the contrast hurts more than four tenths
     assert result.metrics["clean_error"] == table["clean"]["error"] < result.metrics["mean_error"]
     assert result.settings["source"] == "generated"
     assert result.settings["generators"] == {

@@ -23,7 +23,7 @@ class Taps(NamedTuple):
     def matrix(self, pixels: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """The weight of every pixel: (B, V, size, pixels)."""
         zeros = torch.zeros(*self.weights.shape[:-1], pixels, dtype=dtype, device=self.weights.device)
-        return zeros.scatter_(-1, self.places, self.weights.to(dtype))  # the places of a pixel all differ
+        return zeros.scatter_add_(-1, self.places, self.weights.to(dtype))  # a mirrored pixel is met twice
 
 
 def combine(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
