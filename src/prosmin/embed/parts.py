@@ -71,7 +71,7 @@ def open_folder(folder: Path, settings: dict[str, Any], process: Process) -> Ite
             file = folder / SETTINGS
             if process.rank == 0 and not file.exists():
                 write_text(file, json.dumps(settings, indent=1))
-            wait_until(file.exists)
+            wait_until(file.exists, what=str(file))
             refuse_other(_read(file), settings, where=f"{folder} was begun")
             yield
         except BaseException:

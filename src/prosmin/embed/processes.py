@@ -1,13 +1,14 @@
 """The processes that share a set: they meet in the folder of parts and need no other connection."""
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 
-from prosmin.config import ComputeConfig
-from prosmin.training.launch import layout
+PATIENCE = 60
+"""Seconds after which a process that waits says for what."""
 
 
 class Process(NamedTuple):
@@ -26,19 +27,22 @@ class Process(NamedTuple):
 
 
 def this_process(environment: Mapping[str, str]) -> Process:
-    """As torchrun or SLURM say; alone where neither does."""
-    environment = dict(environment)
-    local, nodes = layout(ComputeConfig(), environment)
-    if local * nodes == 1:
+    """As torchrun or SLURM's srun say; alone where neither does."""
+    if "TORCHELASTIC_RUN_ID" in environment:
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    elif "SLURM_STEP_NUM_TASKS" in environment:  # SLURM_NTASKS is there without srun too, in a lone batch script
+        names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+    else:
         return Process(0, 1, 0)
-    names = ("RANK", "LOCAL_RANK") if "TORCHELASTIC_RUN_ID" in environment else ("SLURM_PROCID", "SLURM_LOCALID")
-    rank, place = (int(environment[name]) for name in names)
-    return Process(rank, local * nodes, place)
+    return Process(*(int(environment[name]) for name in names))
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool], *, what: str) -> None:
     """Until the other processes have come so far. A launcher ends those that wait for one that failed."""
-    pause = 0.01
+    began, pause, told = time.monotonic(), 0.01, False
     while not condition():
         time.sleep(pause)
         pause = min(2 * pause, 2.0)
+        if not told and time.monotonic() - began > PATIENCE:
+            print(f"waiting for {what} by another process", file=sys.stderr, flush=True)
+            told = True

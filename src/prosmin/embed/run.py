@@ -48,7 +48,7 @@ def embed(run: Path | str, request: Request, *, command: str = "") -> Path:
         parts = Parts(folder, "part-{:05d}.parquet", torch.arange(len(source)))
         _write_rows(encoder, source, reference, parts, process, request)
         if process.rank == 0:
-            wait_until(parts.are_whole)
+            wait_until(parts.are_whole, what=f"parts of {folder}")
             about = _about(str(run), settings, reference, request, command)
             found = join(parts, request.out, source, about, max_bad=request.max_bad)
             remove_folder(folder, process)
@@ -142,14 +142,14 @@ def _reference(
             title="reference",
         )
         if process.rank == 0:
-            wait_until(parts.are_whole)
+            wait_until(parts.are_whole, what=f"parts of {folder}")
             found = [load_file(parts.path(i)) for i in range(len(parts))]
             features = torch.cat([part["features"] for part in found])
             there = torch.isin(numbers, torch.cat([part["numbers"] for part in found]))
             references.write_reference(
                 references.fit(features.to(encoder.device), held[there].to(encoder.device)), file
             )
-    wait_until(file.exists)
+    wait_until(file.exists, what=str(file))
     return references.read_reference(file).to(encoder.device)
 
 

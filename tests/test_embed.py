@@ -1,0 +1,412 @@
+"""`prosmin embed`: what a row holds, that no row is lost or doubled by a kill, and that flags keep their rate."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from coloured import coloured
+from prosmin.cli import main
+from prosmin.embed import embed, joining, parts, reference, run
+from prosmin.embed.processes import Process, this_process
+from prosmin.embed.request import Request
+from prosmin.encoder import load, untrained
+from prosmin.errors import ProsminError, UsageError
+from test_faults import wait_until
+from tiny_methods import tiny_method
+
+COLUMNS = ["key", "label", "label_name", "features", "mean_log_scale", "view_variance"]
+COLUMNS += ["reference_distance", "ood_score", "flag"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As in the processes that are started here: the bits of a sum depend on the number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """The folder of an encoder of 16 px views."""
+    return untrained(tiny_method("prosmin", views__global_size="16")).save(tmp_path_factory.mktemp("embed") / "encoder")
+
+
+def png(image):
+    file = io.BytesIO()
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(file, "PNG")
+    return file.getvalue()
+
+
+def write_pictures(path, count, *, seed, labels=True):
+    """A Parquet file of coloured pictures; the SPEC comes back."""
+    pictures = coloured(count, seed=seed)
+    columns = {"image": [png(image) for image in pictures.images]}
+    columns |= {"label": pictures.labels.tolist()} if labels else {}
+    pq.write_table(pa.table(columns), path)
+    return f"parquet:{path}"
+
+
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory):
+    """400 pictures that belong, 300 of the same kind."""
+    folder = tmp_path_factory.mktemp("pictures")
+    return write_pictures(folder / "own.parquet", 400, seed=1), write_pictures(folder / "new.parquet", 300, seed=2)
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Parts of 64 pictures, row groups of 100."""
+    monkeypatch.setattr(parts, "PART", 64)
+    monkeypatch.setattr(run, "PART", 64)
+    monkeypatch.setattr(joining, "ROWS", 100)
+
+
+def told(path):
+    return json.loads(pq.read_schema(path).metadata[b"prosmin"])
+
+
+class TestRows:
+    def test_they_are_the_encoder_s_own_numbers(self, encoder, specs, tmp_path, small_parts, capsys):
+        own, new = specs
+        out = embed(encoder, Request(data=new, out=tmp_path / "x.parquet", reference=own, views=4, batch=32))
+        table, loaded = pq.read_table(out), load(encoder)
+        assert table.column_names == COLUMNS
+        assert table.column("key").to_pylist() == [f"new.parquet[{i}]" for i in range(300)]
+        assert table.column("label").to_pylist() == [i % 3 for i in range(300)]
+        pictures = coloured(300, seed=2)
+        torch.testing.assert_close(column(table, "features"), loaded.features(pictures))  # batches of another size
+        torch.testing.assert_close(column(table, "mean_log_scale"), loaded.uncertainty(pictures))
+        means = torch.stack([view.mean for view in loaded.views(pictures, count=4)])
+        torch.testing.assert_close(column(table, "view_variance"), means.var(0).mean(1), rtol=1e-3, atol=1e-12)
+        about = told(out)
+        assert about["reference"] == {"bank": 360, "held_out": 40, "k": 36}
+        expected = column(table, "ood_score") > about["threshold"]
+        assert table.column("flag").to_pylist() == expected.tolist()
+        assert bool((column(table, "reference_distance") <= column(table, "ood_score")).all())
+        assert [group.num_rows for group in row_groups(out)] == [100, 100, 100]
+        assert "300 pictures" in capsys.readouterr().out
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["x.parquet"]
+
+    def test_batches_move_nothing_but_roundings(self, encoder, specs, tmp_path, small_parts):
+        tables = []
+        for batch in (7, 64):
+            request = Request(data=specs[1], out=tmp_path / f"{batch}.parquet", reference=specs[0], batch=batch)
+            tables.append(pq.read_table(embed(encoder, request)))
+        for name in ("mean_log_scale", "view_variance", "ood_score"):
+            one, other = (column(table, name) for table in tables)
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+
+    def test_without_scale_views_or_reference_columns_are_empty(self, specs, tmp_path, capsys):
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            network = timm.create_model("test_vit", num_classes=0)
+        save_file(network.state_dict(), tmp_path / "w.safetensors")
+        name = f"timm:test_vit@{tmp_path / 'w.safetensors'}"
+        data = write_pictures(tmp_path / "few.parquet", 6, seed=2, labels=False)
+        table = pq.read_table(embed(name, Request(data=data, out=tmp_path / "x.parquet", views=0)))
+        empty = {"label", "label_name", "mean_log_scale", "view_variance", "reference_distance", "ood_score", "flag"}
+        assert {field for field in COLUMNS if table.column(field).null_count == 6} == empty
+        assert table.schema.types == pq.read_schema(tmp_path / "x.parquet").types
+        assert "no reference" in capsys.readouterr().out
+        twin = untrained(tiny_method("prosmin", heads__scale="zero")).save(tmp_path / "twin")
+        request = Request(data=data, out=tmp_path / "y.parquet", reference="none")
+        table = pq.read_table(embed(twin, request))
+        assert table.column("mean_log_scale").null_count == 6  # a scale of 0 has no logarithm
+        assert table.column("view_variance").null_count == 0
+
+    def test_unreadable_pictures_are_named_and_left_out(self, encoder, tmp_path, small_parts, capsys):
+        folder = tmp_path / "pictures"
+        folder.mkdir()
+        for i, image in enumerate(coloured(130).images):
+            (folder / f"{i:03d}.png").write_bytes(png(image) if i not in (5, 100) else b"broken")
+        request = Request(data=f"folder:{folder}", out=tmp_path / "x.parquet", reference="none", max_bad=0.02)
+        table = pq.read_table(embed(encoder, request))
+        rest = [i for i in range(130) if i not in (5, 100)]
+        assert table.column("key").to_pylist() == [f"{i:03d}.png" for i in rest]
+        pictures = coloured(130).subset(torch.tensor(rest))
+        torch.testing.assert_close(column(table, "features"), load(encoder).features(pictures))
+        torch.testing.assert_close(column(table, "mean_log_scale"), load(encoder).uncertainty(pictures))
+        lines = [f"{name}: not a picture in any known format" for name in ("005.png", "100.png")]
+        assert told(request.out)["unreadable"] == lines
+        said = capsys.readouterr().err
+        assert all(line in said for line in lines)
+        strict = Request(data=f"folder:{folder}", out=tmp_path / "y.parquet", reference="none", max_bad=0.01)
+        with pytest.raises(ProsminError, match=r"2 of 130 pictures.*share of 0\.01 is allowed[^$]*005\.png"):
+            embed(encoder, strict)
+        assert not strict.out.exists()
+
+    def test_a_mended_picture_is_in_the_continued_file(self, encoder, tmp_path, small_parts, monkeypatch):
+        folder = tmp_path / "pictures"
+        folder.mkdir()
+        for i, image in enumerate(coloured(130).images):
+            (folder / f"{i:03d}.png").write_bytes(png(image) if i not in (5, 100) else b"broken")
+        request = Request(data=f"folder:{folder}", out=tmp_path / "x.parquet", reference="none", views=0, max_bad=0.1)
+        stop_before_joining(encoder, request, monkeypatch)
+        (folder / "005.png").write_bytes(png(coloured(1).images[0]))
+        keys = pq.read_table(embed(encoder, request)).column("key").to_pylist()
+        assert keys == [f"{i:03d}.png" for i in range(130) if i != 100]
+
+
+def stop_before_joining(encoder, request, monkeypatch):
+    """All parts are written, the file is not."""
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "join", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            embed(encoder, request)
+
+
+def column(table, name):
+    return torch.tensor(table.column(name).to_pylist())
+
+
+def row_groups(path):
+    metadata = pq.read_metadata(path)
+    return [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+
+
+class TestFlags:
+    def test_the_threshold_is_the_right_one_of_the_held_out_scores(self):
+        distance = reference.KnnDistance(bank=torch.eye(2), k=1)
+        scores = torch.arange(1.0, 20.0)  # n = 19: of 20 scores one is the largest with a chance of 1 / 20
+        found = reference.Reference(distance=distance, held_out=scores)
+        assert found.threshold(0.05) == 19
+        assert found.threshold(0.1) == 18
+        assert found.threshold(0.5) == 10
+        reference.check_rate(19, 0.05)
+        with pytest.raises(UsageError, match=r"0\.049.*19 pictures, which tell rates from 0\.05 on"):
+            reference.check_rate(19, 0.049)
+
+    def test_new_pictures_are_flagged_at_the_chosen_rate(self):
+        """The rate holds on average over draws; forty of them leave a standard error of 0.005 at 50 held-out scores."""
+        rates, wrong = [], []
+        for seed in range(40):
+            random = torch.Generator().manual_seed(seed)
+            features = torch.randn(500, 8, generator=random)
+            new = torch.randn(500, 8, generator=random)
+            held = torch.arange(500) % 10 == 0
+            fitted = reference.fit(features, held)
+            rates.append((fitted.measure(new)[1] > fitted.threshold(0.1)).double().mean())
+            # A bank that holds the pictures it is judged by promises more than it keeps.
+            everything = reference.fit_knn_distance(features, k=1)
+            careless = everything(features[held]).sort().values
+            wrong.append((everything(new) > careless[44]).double().mean())
+        assert torch.stack(rates).mean() == pytest.approx(0.098, abs=0.015)  # 5 of 51 ranks
+        assert torch.stack(wrong).mean() > 0.5
+
+    def test_in_the_file_too(self, encoder, specs, tmp_path):
+        own, new = specs
+        strange = tmp_path / "strange.parquet"
+        random = torch.Generator().manual_seed(5)
+        noise = torch.randint(0, 256, (60, 3, 16, 16), dtype=torch.uint8, generator=random)
+        pq.write_table(pa.table({"image": [png(image) for image in noise]}), strange)
+        rates = {}
+        for name, data in (("new", new), ("strange", f"parquet:{strange}")):
+            request = Request(
+                data=data, out=tmp_path / f"{name}-rows.parquet", reference=own, views=0, false_alarms=0.1
+            )
+            flags = pq.read_table(embed(encoder, request)).column("flag").to_pylist()
+            rates[name] = sum(flags) / len(flags)
+        # 0.098 expected; the 40 held-out scores leave a standard deviation of 0.047.
+        assert 0.0 < rates["new"] < 0.24
+        assert rates["strange"] > 0.9
+
+    def test_few_pictures_make_no_reference(self, encoder, specs, tmp_path):
+        few = write_pictures(tmp_path / "few.parquet", 12, seed=3)
+        with pytest.raises(ProsminError, match="12 pictures; a bank and a held-out tenth need 20 or more"):
+            embed(encoder, Request(data=specs[1], out=tmp_path / "x.parquet", reference=few))
+        with pytest.raises(UsageError, match=r"40 pictures, which tell rates from 0\.024 on"):
+            embed(encoder, Request(data=specs[1], out=tmp_path / "x.parquet", reference=specs[0], false_alarms=0.01))
+        assert [path.name for path in tmp_path.iterdir()] == ["few.parquet"]
+
+    def test_a_large_reference_is_sampled(self, monkeypatch):
+        monkeypatch.setattr(reference, "MOST", 100)
+        chosen = reference.choose(range(1000))
+        assert len(chosen) == len(chosen.unique()) == 100
+        assert bool((chosen.diff() > 0).all())
+        assert 300 < chosen.float().mean() < 700
+
+
+ARGUMENTS = ("--data", "photos@ood", "--reference", "photos@test", "--views", "2")  # 1200 and 840 pictures
+
+
+def command(encoder):
+    """With a relative path, so that it is the same in every folder: the file holds it."""
+    return ["embed", str(encoder), "--out", "x.parquet", *ARGUMENTS]
+
+
+def start(encoder, folder, *launcher):
+    return subprocess.Popen(
+        [sys.executable, *launcher, "-m", "prosmin", *command(encoder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(encoder, tmp_path_factory):
+    """The bytes of the file that one process writes in one go."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(command(encoder)) == 0
+    torch.set_num_threads(before)
+    return (folder / "x.parquet").read_bytes()
+
+
+class TestContinuing:
+    def test_killed_twice_it_ends_at_the_same_bytes(self, encoder, undisturbed, tmp_path, monkeypatch, capsys):
+        folder = tmp_path / "x.parquet.parts"
+        for goal in ("reference-00000.safetensors", "part-00000.parquet"):
+            process = start(encoder, tmp_path)
+            wait_until((folder / goal).exists, process)
+            process.kill()
+            output, _ = process.communicate()
+            assert process.returncode == -signal.SIGKILL, output
+        there = len(list(folder.glob("part-*")))
+        assert there in (1, 2)
+        monkeypatch.chdir(tmp_path)
+        assert main(command(encoder)) == 0
+        said = capsys.readouterr().out
+        assert f"{there} of 3 parts are there" in said
+        assert "reference:" not in said  # it is kept too
+        assert (tmp_path / "x.parquet").read_bytes() == undisturbed
+        assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
+
+    def test_two_processes_write_the_same_bytes(self, encoder, undisturbed, tmp_path):
+        process = start(encoder, tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output
+        assert "share of 1 of 2 processes" in output
+        assert (tmp_path / "x.parquet").read_bytes() == undisturbed
+        assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
+
+    def test_a_process_writes_its_own_parts_and_no_others(self, encoder, specs, tmp_path, small_parts, monkeypatch):
+        """The second of three processes: it waits for the first one's reference, and does not join."""
+        request = Request(data=specs[1], out=tmp_path / "x.parquet", reference="none", views=0)
+        monkeypatch.setattr(run, "this_process", lambda environment: Process(1, 3, 1))
+        folder = tmp_path / "x.parquet.parts"
+        folder.mkdir()
+        monkeypatch.setattr(run, "_settings", lambda *_: {"a": 1})
+        (folder / "settings.json").write_text('{"a": 1}')
+        embed(encoder, request)
+        assert sorted(path.name for path in folder.glob("part-*")) == ["part-00001.parquet", "part-00004.parquet"]
+        assert not request.out.exists()
+        monkeypatch.setattr(run, "this_process", lambda environment: Process(0, 1, 0))  # alone it does the rest
+        assert len(pq.read_table(embed(encoder, request))) == 300
+
+    def test_finished_it_does_nothing(self, encoder, specs, tmp_path, capsys, monkeypatch):
+        request = Request(data=specs[1], out=tmp_path / "x.parquet", reference="none", views=0)
+        before = embed(encoder, request).read_bytes()
+        capsys.readouterr()
+        monkeypatch.setattr(run, "fill", None)
+        embed(encoder, request)
+        assert "has been written already" in capsys.readouterr().out
+        assert request.out.read_bytes() == before
+
+
+class TestRefusals:
+    def test_other_settings(self, encoder, specs, tmp_path, small_parts, monkeypatch):
+        request = Request(data=specs[1], out=tmp_path / "x.parquet", reference="none", views=0)
+        stop_before_joining(encoder, request, monkeypatch)
+        other = Request(data=specs[0], out=request.out, reference=specs[0], views=2)
+        message = r"x.parquet.parts was begun with other settings \(there -> asked for\):"
+        message += r"\n  data: parquet:.*new.parquet -> parquet:.*own.parquet\n  pictures: 300 -> 400\n"
+        with pytest.raises(ProsminError, match=message) as refusal:
+            embed(encoder, other)
+        assert "views: 0 -> 2" in str(refusal.value)
+        embed(encoder, request)
+        with pytest.raises(ProsminError, match=r"x\.parquet was written with other settings"):
+            embed(encoder, other)
+
+    def test_a_file_of_others_is_left_alone(self, encoder, specs, tmp_path):
+        pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
+        before = (tmp_path / "x.parquet").read_bytes()
+        with pytest.raises(ProsminError, match="was not written by `prosmin embed`"):
+            embed(encoder, Request(data=specs[1], out=tmp_path / "x.parquet"))
+        assert (tmp_path / "x.parquet").read_bytes() == before
+
+    def test_two_commands_do_not_write_one_file(self, encoder, specs, tmp_path, monkeypatch):
+        request = Request(data=specs[1], out=tmp_path / "x.parquet", reference="none")
+
+        def again(*_):
+            with pytest.raises(ProsminError, match="Another process is writing to"):
+                embed(encoder, request)
+            raise ProsminError("seen")
+
+        monkeypatch.setattr(run, "_write_rows", again)
+        with pytest.raises(ProsminError, match="seen"):
+            embed(encoder, request)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_damaged_part_is_named(self, encoder, specs, tmp_path, small_parts, monkeypatch):
+        request = Request(data=specs[1], out=tmp_path / "x.parquet", reference="none", views=0)
+        stop_before_joining(encoder, request, monkeypatch)
+        part = tmp_path / "x.parquet.parts" / "part-00002.parquet"
+        part.write_bytes(part.read_bytes()[:-20])
+        with pytest.raises(ProsminError, match=r"part-00002\.parquet is damaged.*Remove it"):
+            embed(encoder, request)
+        part.unlink()
+        assert len(pq.read_table(embed(encoder, request))) == 300
+
+    @pytest.mark.parametrize(
+        ("options", "status", "words"),
+        [
+            (["--out", "x.csv"], 2, "a file named *.parquet"),
+            (["--out", "x.parquet", "--false-alarms", "1"], 2, "a share above 0 and below 1"),
+            (["--out", "x.parquet", "--views", "1"], 2, "2 or more to compare, or 0 for none"),
+            (["--out", "x.parquet", "--batch", "0"], 2, "1 or more"),
+            (["--out", "x.parquet", "--max-bad", "2"], 2, "a share from 0 to 1"),
+            (["--out", "x.parquet", "--precision", "half"], 2, "32-true, bf16-mixed"),
+            (["--out", "x.parquet", "--data", "nowhere"], 2, "names no source"),
+            (["--out", "x.parquet", "--reference", "folder:nowhere"], 2, "does not exist"),
+            (["--out", "x.parquet", "--training.epochs", "2"], 2, "does not take"),
+        ],
+    )
+    def test_wrong_use_is_one_sentence(self, encoder, tmp_path, monkeypatch, capsys, options, status, words):
+        monkeypatch.chdir(tmp_path)
+        data = [] if "--data" in options else ["--data", "photos@test"]
+        assert main(["embed", str(encoder), *data, *options]) == status
+        said = capsys.readouterr().err
+        assert words in said
+        assert said.startswith("prosmin: ")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_training_pictures_that_are_gone(self, specs, tmp_path, capsys):
+        folder = untrained(tiny_method("prosmin", data__spec="folder:gone")).save(tmp_path / "encoder")
+        request = Request(data=specs[1], out=tmp_path / "x.parquet")
+        with pytest.raises(UsageError, match=r"The reference is the run's own pictures.*gone.*--reference none"):
+            embed(folder, request)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, (0, 1, 0)),
+        ({"SLURM_NTASKS": "6", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, (0, 1, 0)),
+        (
+            {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1"},
+            (5, 8, 1),
+        ),
+        ({"SLURM_STEP_NUM_TASKS": "6", "SLURM_PROCID": "4", "SLURM_LOCALID": "1"}, (4, 6, 1)),
+    ],
+)
+def test_a_launcher_says_which_process_this_is(environment, expected):
+    assert tuple(this_process(environment)) == expected
