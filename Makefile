@@ -9,7 +9,7 @@ demo: $(VENV)/.installed
 	$(BIN)/prosmin demo --out runs/demo
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile  # two processes, one thread each
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff check .
