@@ -1,6 +1,7 @@
 """What `prosmin embed` costs beside the encoder itself, and whether its memory grows with the set.
 
     python benchmarks/embed.py --out benchmarks/results/embed-cpu.json
+    python benchmarks/embed.py --recipe demo --data photos --out benchmarks/results/embed-photos-cpu.json
 
 JPEG files, cut from the embedded photographs, go through the whole command: reading, decoding, views, networks, file.
 Beside it, in the same run and in turns, the same networks see the same pictures already decoded in memory. The encoder
@@ -109,6 +110,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--recipe", default="imagenet-vit-small")
     parser.add_argument("--pictures", type=int, default=1024)
+    parser.add_argument("--data", metavar="SPEC", help="other pictures than these JPEG files, for the speed")
     parser.add_argument("--size", type=int, nargs=2, default=(500, 375), metavar=("WIDTH", "HEIGHT"))
     parser.add_argument("--views", type=int, nargs="+", default=(0, 2))
     parser.add_argument("--repeats", type=int, default=3)
@@ -117,14 +119,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         encoder = untrained(configs.resolve(recipe=options.recipe)).save(work / "encoder")
-        spec = write_pictures(work / "pictures", options.pictures, size=tuple(options.size))
+        spec = options.data or write_pictures(work / "pictures", options.pictures, size=tuple(options.size))
         larger = write_pictures(work / "larger", 4 * options.pictures, size=(64, 48))
         smaller = write_pictures(work / "smaller", options.pictures, size=(64, 48))
         report = {
             "command": " ".join(["python", *sys.argv]),
             "machine": describe_machine(load(encoder).device),
             "recipe": options.recipe,
-            "picture_size": list(options.size),
+            "data": options.data or f"JPEG files of {options.size[0]} x {options.size[1]}",
             "speed": [compare(encoder, spec, views=views, repeats=options.repeats) for views in options.views],
             "peak_mib": {
                 f"{count} pictures": peak_mib(encoder, set_spec, work / f"{count}.parquet")
