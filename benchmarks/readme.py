@@ -17,7 +17,8 @@ RESULTS = ROOT / "benchmarks/results"
 ROWS = ("raw pixels", "untrained", "untrained, BatchNorm set", "trained")
 COLUMNS = (("kNN top-1 %", "knn", "top1", True), ("kNN NLL", "knn", "nll", False),
            ("linear top-1 %", "linear", "top1", True), ("linear NLL", "linear", "nll", False),
-           ("linear ECE", "linear", "ece", False), ("OOD AUROC %", "ood", "auroc", True))  # fmt: skip
+           ("linear ECE", "linear", "ece", False), ("OOD AUROC %", "ood", "auroc", True),
+           ("corrupted error %", "corruption", "mean_error", True))  # fmt: skip
 TITLES = {"prosmin": "ProSMIN", "dino": "DINO", "ibot": "iBOT", "mocov3": "MoCo v3"}
 
 
