@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"prosmin: {error}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
-        print("prosmin: interrupted; what is finished is kept, and the same command goes on from there.", file=sys.stderr)
+        print("prosmin: interrupted; what is finished is kept: the same command goes on from there.", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of our output has gone: nothing is left to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
