@@ -76,7 +76,7 @@ def pieces_of_a_step(trainer: Trainer, views: Views) -> dict[str, Timing]:
     if hasattr(config.loss, "samples"):
         count = noise_count(config.loss.estimator, config.loss.samples, config.loss.antithetic)
         shape = (GLOBAL_VIEWS + config.views.local, count, config.heads.dim)
-        runs["noise"] = lambda: draws.normal("forecast", shape)
+        runs["noise"] = lambda: trainer.method.noise(draws.normal("forecast", shape), shape)  # type: ignore[operator]
     found |= {name: measure(run, trainer.device) for name, run in runs.items()}
     optimizer.zero_grad(set_to_none=True)
     return found

@@ -13,6 +13,7 @@ from prosmin import randomness
 
 MASK = 2**64 - 1
 POSITIONS = torch.arange(20_000)
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def splitmix(state: int) -> int:
@@ -119,3 +120,14 @@ def test_generator_starts_where_its_key_says() -> None:
     other = torch.rand(4, generator=randomness.generator(1, 3, "order"))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[needs_gpu])])
+def test_compiled_normal_numbers_are_the_same(device: str) -> None:
+    """What a compiler makes of the streams has 64 bits too; only the last digit of log and cos may differ."""
+    positions, shape = torch.arange(300, device=device), (7, 2, 33)
+    expected = randomness.normal(-1637998750076724368, positions.cpu(), shape)
+    drawn = randomness.normal_streams(-1637998750076724368, positions, shape)
+    backend = "inductor" if device == "cuda" else "aot_eager"  # a CPU may have no compiler
+    compiled = torch.compile(randomness.box_muller, backend=backend)
+    torch.testing.assert_close(compiled(drawn, shape).cpu(), expected, rtol=1e-4, atol=1e-5)

@@ -8,6 +8,7 @@ key and position.
 
 import hashlib
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,24 +41,40 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ _shift(x, 31)
 
 
-@torch.compiler.disable  # Triton computes with columns in 32 bits, in which the products below would overflow
-def _bits(key: int, positions: Tensor, count: int) -> Tensor:
-    """64 random bits for each position and column: (P,) -> (P, count)."""
-    start = _mix(_mix(positions.to(torch.int64)) ^ key)
-    column = torch.arange(1, count + 1, device=positions.device, dtype=torch.int64)
-    return _mix(start[:, None] + column * _GOLDEN)
+class Streams(NamedTuple):
+    """Where the stream of each position begins, (P, 1), and how far along it each column lies, (n,): int64."""
+
+    starts: Tensor
+    columns: Tensor
+
+
+@torch.compiler.disable  # compiled, columns would be counted in 32 bits, in which the product below overflows
+def streams(key: int, positions: Tensor, count: int) -> Streams:
+    """The streams of so many columns; what is drawn from them may be compiled."""
+    starts = _mix(_mix(positions.to(torch.int64)) ^ key)
+    return Streams(starts[:, None], torch.arange(1, count + 1, device=positions.device) * _GOLDEN)
 
 
 def uniform(key: int, positions: Tensor, count: int) -> Tensor:
     """Uniform numbers in [0, 1), float32: (P,) -> (P, count)."""
-    return _shift(_bits(key, positions, count), 40).to(torch.float32) * 2.0**-24
+    starts, columns = streams(key, positions, count)
+    return _shift(_mix(starts + columns), 40).to(torch.float32) * 2.0**-24
 
 
 def normal(key: int, positions: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Standard normal numbers, float32, by Box and Muller: (P,) -> (P, *shape)."""
-    count = math.prod(shape)
-    bits = _bits(key, positions, (count + 1) // 2)
+    """Standard normal numbers, float32: (P,) -> (P, *shape)."""
+    return box_muller(normal_streams(key, positions, shape), shape)
+
+
+def normal_streams(key: int, positions: Tensor, shape: tuple[int, ...]) -> Streams:
+    """The streams that `box_muller` turns into normal numbers of this shape: a column for two numbers."""
+    return streams(key, positions, (math.prod(shape) + 1) // 2)
+
+
+def box_muller(streams: Streams, shape: tuple[int, ...]) -> Tensor:
+    """Standard normal numbers, float32, by Box and Muller: (P, 1), (n,) -> (P, *shape)."""
+    bits = _mix(streams.starts + streams.columns)
     radius = torch.sqrt(-2.0 * torch.log((_shift(bits, 40).to(torch.float32) + 1.0) * 2.0**-24))
     angle = (bits & 0xFFFFFF).to(torch.float32) * (2.0 * math.pi * 2.0**-24)
     pairs = torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)
-    return pairs[:, :count].reshape(len(positions), *shape)
+    return pairs[:, : math.prod(shape)].reshape(len(pairs), *shape)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from prosmin import randomness
+from prosmin.randomness import Streams
 
 
 class Draws(NamedTuple):
@@ -18,9 +19,9 @@ class Draws(NamedTuple):
     positions: Tensor  # (B,)
     epoch: float  # passes over the pictures behind this step, the fraction of the present one included
 
-    def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """Standard normal numbers, (B, *shape)."""
-        return randomness.normal(randomness.key(self.seed, self.step, purpose), self.positions, shape)
+    def normal(self, purpose: str, shape: tuple[int, ...]) -> Streams:
+        """The streams of (B, *shape) standard normal numbers, which `box_muller` draws."""
+        return randomness.normal_streams(randomness.key(self.seed, self.step, purpose), self.positions, shape)
 
     def uniform(self, purpose: str, count: int) -> Tensor:
         """Uniform numbers, (B, count)."""

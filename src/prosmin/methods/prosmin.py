@@ -16,7 +16,16 @@ from prosmin.models.embedder import Embedder
 from prosmin.models.gathering import gather_rows
 from prosmin.models.predictor import GaussianPredictor
 from prosmin.models.target import make_target, update_target
+from prosmin.randomness import Streams, box_muller
 from prosmin.scoring import median_bandwidth, noise_count, view_scores
+
+
+class ForecastNoise(nn.Module):
+    """The normal numbers of the samples; a module, so that it compiles like the networks."""
+
+    def forward(self, streams: Streams, shape: tuple[int, int, int]) -> Tensor:
+        """The streams of B pictures, shape (V, S', K) -> (V, B, S', K)."""
+        return box_muller(streams, shape).transpose(0, 1)
 
 
 class ForecastScore(nn.Module):
@@ -59,6 +68,7 @@ class ProSMIN(nn.Module):
         self.loss: ProsminLoss = config.loss
         # The kernel's bandwidth, where none is given, is the median distance between the batch's targets.
         self.spans_batch = config.loss.rule == "kernel" and config.loss.bandwidth is None
+        self.noise = ForecastNoise()
         self.scorer = ForecastScore(config.loss)
         self.online = Embedder(config)
         self.predictor = GaussianPredictor(config.heads)
@@ -87,9 +97,8 @@ class ProSMIN(nn.Module):
         count = noise_count(loss.estimator, loss.samples, loss.antithetic)
         noise = None
         if count:
-            noise = (
-                draws.normal("forecast", (len(mean), count, mean.shape[-1])).transpose(0, 1).to(mean.dtype)
-            )  # (V, B, S', K)
+            shape = (len(mean), count, mean.shape[-1])
+            noise = self.noise(draws.normal("forecast", shape), shape).to(mean.dtype)
         weights = mean.new_ones(
             len(mean) if loss.pairs == "within" else 1, len(target), mean.shape[1]
         )  # (V or 1, G, B)

@@ -1,0 +1,195 @@
+"""The runs behind RESULTS.md: train, judge on the test pictures once, leave one file a run and seed.
+
+    python benchmarks/evidence.py --data DIR --runs RUNS --stage first
+    python benchmarks/evidence.py --data DIR --runs RUNS --stage table --seeds 0,1,2
+    python benchmarks/evidence.py --data DIR --runs RUNS --only cifar10-resnet18-prosmin-100
+
+DIR holds cifar10-train.parquet, cifar10-test.parquet, cifar100-test.parquet and svhn-test10k.parquet (columns image and
+label). A stage is a list of runs in order of value. A run that has its file is not repeated; one that was stopped
+continues from its checkpoint in RUNS; an error in one does not stop the others. Nothing is chosen here: what the
+recipes hold was chosen on a held-out tenth of train (cifar.py, LOG.md), and the protocols fit theirs on it too.
+"""
+
+import argparse
+import json
+import sys
+import traceback
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prosmin import config as configs
+from prosmin.benchmark.machine import describe_machine
+from prosmin.errors import Stopped
+from prosmin.evaluation.options import Options
+from prosmin.evaluation.suite import evaluate
+from prosmin.files import write_text
+from prosmin.training import health
+from prosmin.training.pretrain import pretrain
+
+RESULTS = Path(__file__).parent / "results"
+PROTOCOLS = ("knn", "linear", "lowshot", "ood", "corruption", "uncertainty")
+TUNED_ON_LABELS_OF = "a held-out tenth of train"
+
+METHODS = {
+    "prosmin": {},
+    "deterministic": {"heads.scale": "zero"},
+    "dino": {"method.name": "dino"},
+    "mocov3": {"method.name": "mocov3"},
+    "ibot": {"method.name": "ibot"},
+}
+"""The methods of the table, and ProSMIN's deterministic twin."""
+RESNET, VIT = "cifar10-resnet18", "cifar10-vit"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: its file's name without the seed, and its configuration."""
+
+    name: str
+    recipe: str
+    fields: dict[str, str]
+
+
+def _table(epochs: int, *, suffix: str = "") -> list[Run]:
+    """Every method on both backbones, ProSMIN and the ResNet first."""
+    cells = [(recipe, method) for method in METHODS for recipe in (RESNET, VIT) if (recipe, method) != (RESNET, "ibot")]
+    return [
+        Run(f"{recipe}-{method}-{epochs}{suffix}", recipe, {**METHODS[method], "training.epochs": str(epochs)})
+        for recipe, method in sorted(cells, key=lambda cell: cell[0] == VIT)
+    ]
+
+
+def _axis(field: str, values: list[str], *, short: str, **more: str) -> list[Run]:
+    """ProSMIN on the ResNet for 25 epochs along one field."""
+    fixed = {"training.epochs": "25"} | {name.replace("__", "."): value for name, value in more.items()}
+    return [Run(f"{RESNET}-{short}-{value}", RESNET, {**fixed, field: value}) for value in values]
+
+
+STAGES: dict[str, list[Run]] = {
+    "first": _table(100, suffix="-first"),
+    "table": _table(100),
+    "headline": [
+        Run(f"{RESNET}-{method}-200", RESNET, {**METHODS[method], "training.epochs": "200"})
+        for method in ("prosmin", "mocov3", "dino", "deterministic")
+    ],
+    "lam": _axis(
+        "loss.lam", ["0.30", "0.35", "0.40", "0.42", "0.45", "0.50", "0.55", "0.60"], short="lam", loss__force="true"
+    ),
+    "axes": [
+        *_axis("loss.samples", ["2", "4", "8", "16"], short="samples"),
+        *_axis("target.momentum", ["0.9", "0.95", "0.99", "0.996"], short="momentum"),
+        *_axis("heads.dim", ["256", "1024", "2048", "4096"], short="dim"),
+        *_axis("loss.rule", ["kernel"], short="rule"),
+        *_axis("loss.norm", ["coordinate"], short="norm"),
+        *_axis("heads.batchnorm", ["false"], short="batchnorm"),
+        *_axis("heads.predictor", ["false"], short="predictor"),
+    ],
+}
+
+
+def document(run: Run, seed: int, folder: Path, data: Path) -> dict[str, Any]:
+    """Train, judge, and tell all of it."""
+    here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    specs = {
+        name: f"parquet:{data / name}.parquet"
+        for name in ("cifar10-train", "cifar10-test", "cifar100-test", "svhn-test10k")
+    }
+    fields = run.fields | {"data.spec": specs["cifar10-train"], "training.seed": str(seed)}
+    config = configs.resolve(recipe=run.recipe, overrides=fields)
+    pretrain(config, folder)
+    near, far = specs["cifar100-test"], specs["svhn-test10k"]
+    results = evaluate(
+        folder,
+        protocols=PROTOCOLS,
+        data=specs["cifar10-train"],
+        test=specs["cifar10-test"],
+        ood=[near, far],
+        options=Options(near=(near,)),
+    )
+    kept = ("metrics", "baselines", "sets", "settings", "seconds")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "name": run.name,
+        "seed": seed,
+        "recipe": run.recipe,
+        "overrides": run.fields,
+        "fingerprint": configs.fingerprint(config),
+        "epochs": config.training.epochs,
+        "training_seconds": round(seconds(rows, config.training.batch_size), 1),
+        "hardware": describe_machine(here),
+        "command": "python " + " ".join(sys.argv),
+        "chosen_on": TUNED_ON_LABELS_OF,
+        "health": {
+            "verdict": health.verdict(rows, config),
+            "path": [_rounded(row) for row in rows[-1 :: -max(1, len(rows) // 24)][::-1]],
+        },
+        "effective_rank": rows[-1]["feature_rank"],
+        "results": {name: {key: row[key] for key in kept if key in row} for name, row in results.items()},
+        "configuration": configs.to_tree(config),
+    }
+
+
+def seconds(rows: list[dict[str, Any]], batch: int) -> float:
+    """What the steps took by the rates that were logged: a run that was stopped and continued counts its work once."""
+    steps = [0, *(row["step"] for row in rows)]
+    return sum(batch * (b - a) / row["images_per_second"] for a, b, row in zip(steps, steps[1:], rows, strict=False))
+
+
+def _rounded(row: dict[str, Any]) -> dict[str, float]:
+    names = ("step", "loss", "target_std", "feature_rank", "scale_mean", "grad_norm")
+    return {name: float(f"{row[name]:.4g}") for name in names if name in row}
+
+
+def _sanitised(value: Any, data: Path, runs: Path) -> Any:
+    """Without the folders of the machine it ran on."""
+    if isinstance(value, dict):
+        return {_sanitised(key, data, runs): _sanitised(item, data, runs) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_sanitised(item, data, runs) for item in value]
+    if isinstance(value, str):
+        return value.replace(f"{data}/", "").replace(str(data), "DIR").replace(str(runs), "RUNS")
+    return value
+
+
+def main() -> None:
+    """The runs asked for that have no file yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--runs", type=Path, required=True, metavar="RUNS", help="where run folders are")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--stage", choices=STAGES)
+    parser.add_argument("--only", help="names of runs, with commas between")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--fields", nargs="*", default=[], metavar="GROUP.FIELD=VALUE", help="for a trial on a CPU")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    wanted = STAGES[options.stage] if options.stage else [run for runs in STAGES.values() for run in runs]
+    if options.only:
+        wanted = [run for run in wanted if run.name in options.only.split(",")]
+    more = dict(field.split("=", 1) for field in options.fields)
+    for seed in map(int, options.seeds.split(",")):
+        for run in wanted:
+            path = options.out / f"{run.name}-s{seed}.json"
+            if path.exists():
+                continue
+            print(f"-- {path.stem}", flush=True)
+            try:
+                found = document(
+                    Run(run.name, run.recipe, run.fields | more), seed, options.runs / path.stem, options.data
+                )
+            except Stopped:
+                raise
+            except Exception:
+                traceback.print_exc()
+                continue
+            write_text(path, json.dumps(_sanitised(found, options.data, options.runs), indent=1) + "\n")
+            rows = found["results"]
+            print(path.stem, {name: round(rows[name]["metrics"]["top1"], 4) for name in ("knn", "linear")}, flush=True)
+
+
+if __name__ == "__main__":
+    main()
