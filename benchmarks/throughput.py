@@ -6,9 +6,10 @@
 
 ViT-S/16, 2 views of 224 px and 16 of 96 px, bf16, compiled, always decoded while it is used: the few pictures of --data
 stand for `--rows` by number, so that every decode is a real one and no disk is measured. Sections, each with a bound on
-its time (`--sections a,b` for some): flops, step, decode, views, whole, rival (lightly's DINOTransform in worker
-processes, the same step), anatomy (the step in pieces), profile (the kernels of a step), cifar (seconds an epoch of
-ResNet-18, two views). `share` is the part of the step's time. The file is written after every section.
+its time (`--sections a,b` for some): flops, step, decode, views, whole, plain (whole without the quick change of
+threads), rival (lightly's DINOTransform in worker processes, the same step), anatomy (the step in pieces), profile (the
+kernels of a step and its views), cifar (seconds an epoch of ResNet-18, two views). `share` is the part of the step's
+time. The file is written after every section.
 """
 
 import argparse
@@ -44,7 +45,7 @@ PEAK = 798e12
 """bf16 operations a second of a large product on an H200, measured."""
 
 LIMITS = {
-    "flops": 60, "step": 240, "decode": 60, "views": 120, "whole": 120,
+    "flops": 60, "step": 240, "decode": 60, "views": 120, "whole": 120, "plain": 30,
     "rival": 180, "anatomy": 60, "profile": 60, "cifar": 180,
 }  # fmt: skip
 """The sections in their order, and their seconds."""
@@ -187,6 +188,15 @@ def whole(bench: Bench, found: dict[str, Any]) -> None:
             found[name] = bench.of_peak(bench.row(run))
 
 
+def plain(bench: Bench, found: dict[str, Any]) -> None:
+    """End to end again with Python's own 5 ms before a waiting thread is given its lock."""
+    with closing(bench.feed().batches(random_orders(len(bench.source), batch=bench.batch))) as batches:  # type: ignore[type-var]
+        next(batches)
+        sys.setswitchinterval(0.005)
+        run = measure(lambda: bench.trainer.train(next(batches)), bench.device, warmup=2 * AHEAD, seconds=2, limit=20)
+        found["slow to switch threads"] = bench.row(run)
+
+
 def rival(bench: Bench, found: dict[str, Any]) -> None:
     """The Pillow loader alone, then feeding the same step. Its workers deliver in bursts, so many rounds are timed."""
     data = [bench.source.inner.read(i) for i in range(len(bench.source.inner))]
@@ -213,8 +223,9 @@ def anatomy(bench: Bench, found: dict[str, Any]) -> None:
 
 
 def profile(bench: Bench, found: dict[str, Any]) -> None:
-    """The kernels of a step, and how much of it the device is idle."""
-    found |= kernels(lambda: bench.trainer.step([bench.views]), bench.device)
+    """The kernels of a step and its views, and how much of it the device is idle."""
+    pictures = next(bench.feed().batches(random_orders(len(bench.source), batch=bench.batch)))
+    found |= kernels(lambda: bench.trainer.train(pictures), bench.device, most=70)
 
 
 def time_epoch(config: Config, *, tiny: bool) -> dict[str, Any]:
@@ -274,7 +285,7 @@ def main() -> None:
         chosen=options.sections.split(",") if options.sections else None,
     )
     measures: dict[str, Callable[[Bench, dict[str, Any]], None]] = {
-        "flops": flops, "step": step, "decode": decode, "views": views, "whole": whole, "rival": rival,
+        "flops": flops, "step": step, "decode": decode, "views": views, "whole": whole, "plain": plain, "rival": rival,
         "anatomy": anatomy, "profile": profile,
     }  # fmt: skip
     for name, function in measures.items():

@@ -22,7 +22,7 @@ def graphs(monkeypatch):
 
     torch._dynamo.reset()
     real = torch.compile
-    monkeypatch.setattr(compiling.torch, "compile", lambda function: real(function, backend=backend))
+    monkeypatch.setattr(compiling.torch, "compile", lambda function, **how: real(function, backend=backend, **how))
     yield found
     torch._dynamo.reset()
 
@@ -60,3 +60,17 @@ def test_a_block_is_compiled_once_for_every_depth(graphs):
         losses(tiny_method("prosmin", vit=True, backbone__depth=depth), "blocks")
         counts.append(len(graphs) - before)
     assert counts[0] == counts[1]
+
+
+def test_by_blocks_a_resnet_is_left_as_it_is_and_its_head_compiled():
+    method = build_method(tiny_method("prosmin", vit=False))
+    compile_networks(method, "blocks")
+    networks = (method.online.backbone, *method.online.backbone.blocks)
+    assert not any("forward" in vars(network) for network in networks)
+    assert all("forward" in vars(part) for part in (method.online.projector, method.predictor, method.scorer))
+
+
+def test_nothing_is_compiled_for_any_shape(graphs):
+    """Two sizes of views and the target without gradient: a graph each, and sizes are numbers in them."""
+    losses(tiny_method("prosmin", vit=True), "blocks")
+    assert not any(isinstance(node.meta.get("example_value"), torch.SymInt) for g in graphs for node in g.graph.nodes)

@@ -6,8 +6,9 @@ import pytest
 import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
+from torch.nn import functional
 
-from prosmin.models.vit import PatchProjection, encode, quicken
+from prosmin.models.vit import PatchProjection, QuickGelu, encode, quicken
 
 
 @pytest.fixture
@@ -56,3 +57,22 @@ def test_tokens_are_as_wide_as_autocast_computes(plain):
     assert seen == [torch.float32, torch.bfloat16]
     # bf16 keeps eight bits: a few per cent of the features' size, over two blocks.
     assert (narrow.float() - features).norm() < 0.03 * features.norm()
+
+
+def test_gelu_of_bf16_is_the_exact_one_but_for_rounding():
+    module = QuickGelu()
+    x = torch.linspace(-9, 9, 40_001)
+    narrow = x.bfloat16().requires_grad_()
+    exact = narrow.detach().double().requires_grad_()
+    value, expected = module(narrow), functional.gelu(exact)
+    value.sum().backward()
+    expected.sum().backward()
+    # bf16 keeps 8 bits: half a step is 2^-8 of the value at most; the fit is off by 2.6e-5.
+    assert ((value.double() - expected).abs() <= 2.0**-8 * expected.abs() + 2.7e-5).all()
+    assert (narrow.grad.double() - exact.grad).abs().max() < 1.13 * 2.0**-8 + 2e-4  # the slope reaches 1.13
+    assert torch.equal(module(x), functional.gelu(x))
+
+
+def test_a_vit_is_given_the_quick_gelu():
+    vit = quicken(timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=0))
+    assert sum(isinstance(module, QuickGelu) for module in vit.modules()) == 2

@@ -167,7 +167,7 @@ class ComputeConfig:
     devices: int = option(1, "processes, one a device")
     precision: Literal["32-true", "bf16-mixed", "64-true"] = option("32-true", "arithmetic of the networks")
     compile: Literal["none", "blocks", "whole"] = option(
-        "none", "torch.compile: blocks starts in seconds, whole in a minute or more and is a little faster"
+        "none", "torch.compile: blocks (of ViTs, and heads) starts in seconds, whole in a minute or more and is faster"
     )
     checkpoint_activations: bool = option(False, "ViT: compute activations again in the backward pass, for less memory")
     resident_gib: float = option(2.0, "decoded sets up to this size live on the device; larger ones are streamed")

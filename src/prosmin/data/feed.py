@@ -7,6 +7,7 @@ give the same pictures for the same order: an unreadable picture is replaced by 
 read.
 """
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -37,6 +38,9 @@ MEMORY_LIMIT = 2 << 30
 
 AHEAD = 3
 """Batches that are decoded before they are asked for."""
+
+SWITCH = 5e-4
+"""Seconds after which a thread that waits for Python's lock is given it, while a GPU is fed."""
 
 STRIDE = 128
 """Sides of streamed batches are multiples of it, so that compiled views meet few shapes."""
@@ -170,6 +174,11 @@ class StreamFeed:
         packers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="prosmin-pack")
         ready: deque[Future[_Packed]] = deque()
         remaining = iter(orders)
+        patience = sys.getswitchinterval()
+        if self._stream is not None:
+            # The thread that feeds a GPU holds Python's lock nearly always, also while it waits for room in the GPU's
+            # queue: a decoder that needs the lock for a moment would wait 5 ms for it, several times a picture.
+            sys.setswitchinterval(SWITCH)
         try:
             while True:
                 while len(ready) < AHEAD and (order := next(remaining, None)) is not None:
@@ -179,6 +188,7 @@ class StreamFeed:
                 yield ready.popleft().result().received()
         finally:
             # Reached at the end, by an error of a worker, by Ctrl-C and when the caller stops early.
+            sys.setswitchinterval(patience)
             stop.set()
             packers.shutdown(wait=False, cancel_futures=True)
             workers.shutdown(wait=True, cancel_futures=True)

@@ -1,19 +1,18 @@
-"""torch.compile, applied where it pays: to the blocks that a backbone repeats, or to whole networks.
+"""torch.compile, applied where it pays: to the blocks that a transformer repeats, or to whole networks.
 
 A block is compiled once and serves at every depth, so that a run begins after seconds where compiling the whole network
-takes a minute or more; what is lost is fusion across the border of two blocks.
+takes a minute or more; what is lost is fusion across the border of two blocks. The blocks of a ResNet differ from stage
+to stage, so that by blocks it is left as it is: its convolutions are cuDNN's in either case.
 """
 
 from typing import Literal
 
 import torch
-from timm.models.resnet import BasicBlock, Bottleneck
-from timm.models.vision_transformer import Block as TransformerBlock
+from timm.models.resnet import ResNet
+from timm.models.vision_transformer import Block
 from torch import nn
 
-from prosmin.models.resnet import Block as SmallBlock
-
-BLOCKS = (TransformerBlock, SmallBlock, BasicBlock, Bottleneck)
+from prosmin.models.resnet import SmallResNet
 
 
 def compile_networks(method: nn.Module, how: Literal["none", "blocks", "whole"]) -> None:
@@ -28,8 +27,10 @@ def compile_networks(method: nn.Module, how: Literal["none", "blocks", "whole"])
 
 
 def _compile_blocks(module: nn.Module) -> None:
-    """Every block by itself; what holds no block, such as a head or a loss, whole."""
-    if isinstance(module, BLOCKS) or not any(isinstance(inner, BLOCKS) for inner in module.modules()):
+    """Every block by itself; what holds neither blocks nor stages, such as a head or a loss, whole."""
+    if isinstance(module, ResNet | SmallResNet):
+        return
+    if isinstance(module, Block) or not any(isinstance(m, Block | ResNet | SmallResNet) for m in module.modules()):
         _compile(module)
         return
     for child in module.children():
@@ -41,4 +42,5 @@ def _compile_blocks(module: nn.Module) -> None:
 def _compile(module: nn.Module) -> None:
     # The code of `forward`, unlike that of nn.Module's own call, belongs to one kind of module: all blocks share what
     # was compiled for the first, and different modules do not count against each other's limit.
-    module.forward = torch.compile(module.forward)
+    # For the shapes it meets: a run has few, and code for any shape is slower; for a ResNet, compiling it did not end.
+    module.forward = torch.compile(module.forward, dynamic=False)
