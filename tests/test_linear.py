@@ -1,5 +1,6 @@
 """The probe against scikit-learn's optimum, and its choices against what it may see."""
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,8 @@ from sklearn.linear_model import LogisticRegression
 from prosmin.errors import ProsminError
 from prosmin.evaluation import linear, logistic
 from prosmin.evaluation.calibration import classification_metrics, fit_temperature
-from prosmin.evaluation.logistic import prepare, solve
+from prosmin.evaluation.lbfgs import minimise
+from prosmin.evaluation.logistic import Problem, prepare
 from prosmin.evaluation.subsets import held_out_tenth
 
 
@@ -35,6 +37,11 @@ def toy(size: int, *, dim: int = 12, classes: int = 4, seed: int = 0) -> tuple[t
     return features, labels
 
 
+def solve(problem: Problem, l2: float, start: tuple[torch.Tensor, torch.Tensor] | None = None) -> list[torch.Tensor]:
+    """Weight (C, D) and bias (C,) of a fit to all pictures."""
+    return [part[0] for part in logistic.solve(problem, l2, start=start)]
+
+
 @pytest.mark.parametrize("l2", [1.0, 1e-2, 1e-4])
 def test_the_optimum_is_scikit_learns(l2: float) -> None:
     features, labels = toy(400)
@@ -54,10 +61,48 @@ def test_axes_set_the_pace_and_not_the_answer(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(logistic, "_RANK", 5)  # five axes told apart, seven together
     few = prepare(features, labels, classes=4)
     assert few.axes.directions.shape == (12, 5)
-    other = prepare(features, labels, classes=4, axes=prepare(features[:100], labels[:100], classes=4).axes)
+    other = dataclasses.replace(few, axes=prepare(features[:100], labels[:100], classes=4).axes)
     for problem in (few, other):
         for got, wanted in zip(solve(problem, 1e-3), expected, strict=True):
             torch.testing.assert_close(got, wanted, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("together", [3, 2, 1])
+def test_parts_side_by_side_are_solved_as_if_alone(monkeypatch: pytest.MonkeyPatch, together: int) -> None:
+    """Parts of different sizes, one with a feature that does not move in it; from no start, then from another l2."""
+    features, labels = toy(300)
+    features[:60, 3] = 7.0
+    seen = torch.arange(300) < torch.tensor([[60], [200], [300]])
+    problem = prepare(features, labels, classes=4)
+    monkeypatch.setattr(logistic, "_ANSWERS", together * 300 * 4)
+    first = logistic.solve(problem, 1e-1, seen=seen)
+    second = logistic.solve(problem, 1e-3, seen=seen, start=first)
+    new, _ = toy(50, seed=1)
+    new[:, 3] = 7.0  # where it moved, the part's weight has another unit
+    for l2, (weights, biases) in ((1e-1, first), (1e-3, second)):
+        for part, weight, bias in zip(seen, weights, biases, strict=True):
+            alone = prepare(features[part], labels[part], classes=4)
+            expected = torch.nn.functional.linear((new.double() - alone.mean) / alone.std, *solve(alone, l2))
+            got = torch.nn.functional.linear((new.double() - problem.mean) / problem.std, weight, bias)
+            # Both are solved to a gradient of 1e-6; shifting all logits changes nothing.
+            torch.testing.assert_close(got.log_softmax(1), expected.log_softmax(1), atol=1e-3, rtol=1e-3)
+
+
+def test_the_least_point_is_found_from_far_away_and_each_on_its_own() -> None:
+    """sum of cosh(a (x - c)): steep where it starts, so that whole steps overshoot; the least value is at c."""
+    centres = torch.tensor([[3.0, -2.0, 0.5], [0.0, 0.0, 0.0], [-1.0, 4.0, 2.0]], dtype=torch.float64)
+    slopes = torch.tensor([1.0, 2.0, 0.3], dtype=torch.float64)
+    asked = []
+
+    def objective(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append(len(x))
+        inner = slopes * (x - centres)
+        return inner.cosh().sum(1), slopes * inner.sinh()
+
+    found = minimise(objective, torch.zeros(3, 3, dtype=torch.float64), tolerance=1e-8)
+    torch.testing.assert_close(found, centres, atol=1e-6, rtol=0)  # curvature at the least point: 0.09 and more
+    assert len(asked) < 60
+    assert torch.equal(found[1], centres[1])  # it began where it should be and did not move
 
 
 def test_a_probe_can_be_fitted_where_gradients_are_off() -> None:
@@ -72,7 +117,7 @@ def test_the_gradient_vanishes_with_more_features_than_pictures_from_any_start()
     features, labels = toy(40, dim=60)
     problem = prepare(features, labels, classes=4)
     standard = (features.double() - problem.mean) / problem.std
-    for start in (None, solve(problem, 1.0)):
+    for start in (None, logistic.solve(problem, 1.0)):
         weight, bias = solve(problem, 1e-3, start=start)
         error = torch.softmax(standard @ weight.T + bias, 1) - torch.nn.functional.one_hot(labels, 4)
         assert (error.T @ standard / 40 + 1e-3 * weight).abs().max() < 1e-5

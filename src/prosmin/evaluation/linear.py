@@ -37,8 +37,8 @@ class LinearProbe:
     path: dict[float, float]
 
     def logits(self, features: Tensor) -> Tensor:
-        """(N, D) -> (N, C)."""
-        return F.linear((features.float() - self.mean) / self.std, self.weight, self.bias)
+        """(N, D) -> (N, C), where the probe is."""
+        return F.linear((features.to(self.weight) - self.mean) / self.std, self.weight, self.bias)
 
     def probabilities(self, features: Tensor, *, calibrated: bool = False) -> Tensor:
         """(N, D) -> (N, C); with `calibrated` the logits are first divided by the temperature."""
@@ -64,18 +64,16 @@ def linear_probe(
     labels = train_labels.to(train_features.device)
     _check(train_features, labels, classes)
     masks = _held_out_masks(labels, folds, seed) if held_out is None else [held_out.to(labels.device)]
-    whole = prepare(train_features, labels, classes=classes)
-    # A part of train has nearly the axes of the whole; they set the pace of a fit, never its answer.
-    problems = [prepare(train_features[~mask], labels[~mask], classes=classes, axes=whole.axes) for mask in masks]
-    path, logits = _choose_l2(problems, train_features, labels, masks, l2_grid=l2_grid)
+    problem = prepare(train_features, labels, classes=classes)
+    path, logits = _choose_l2(problem, torch.stack(masks), l2_grid=l2_grid)
     l2 = min(path, key=path.__getitem__)
-    weight, bias = solve(whole, l2)
+    weight, bias = (part[0] for part in solve(problem, l2))
     unseen = torch.cat([labels[mask] for mask in masks])
     return LinearProbe(
         weight=weight.float(),
         bias=bias.float(),
-        mean=whole.mean.float(),
-        std=whole.std.float(),
+        mean=problem.mean.float(),
+        std=problem.std.float(),
         l2=l2,
         temperature=fit_temperature(logits, unseen),
         held_out=classification_metrics(torch.softmax(logits, dim=1), unseen, seed=seed),
@@ -83,35 +81,23 @@ def linear_probe(
     )
 
 
-def _choose_l2(
-    problems: list[Problem],
-    features: Tensor,
-    labels: Tensor,
-    masks: list[Tensor],
-    *,
-    l2_grid: Sequence[float],
-) -> tuple[dict[float, float], Tensor]:
-    """The held-out NLL of each l2, from strong to weak, and the held-out logits (n, C) of the best."""
-    starts: Sequence[Solution | None] = [None] * len(masks)
-    unseen = torch.cat([labels[mask] for mask in masks])
+def _choose_l2(problem: Problem, masks: Tensor, *, l2_grid: Sequence[float]) -> tuple[dict[float, float], Tensor]:
+    """The NLL of each l2, from strong to weak, on what masks (P, N) keep from fits; the logits (n, C) of the best."""
+    solution: Solution | None = None
+    unseen = torch.cat([problem.labels[mask] for mask in masks])
     path: dict[float, float] = {}
-    best = features.new_zeros(len(unseen), problems[0].classes)
+    best = problem.inputs.new_zeros(len(unseen), problem.classes)
     rises = 0
     for l2 in sorted(l2_grid, reverse=True):
         # Each fit starts from the stronger one before it.
-        solutions = [solve(p, l2, start=s) for p, s in zip(problems, starts, strict=True)]
-        parts = zip(problems, solutions, masks, strict=True)
-        logits = torch.cat([_logits(p, s, features[mask]) for p, s, mask in parts])
+        solution = solve(problem, l2, seen=~masks, start=solution)
+        parts = zip(masks, *solution, strict=True)
+        logits = torch.cat([F.linear(problem.inputs[mask], weight, bias) for mask, weight, bias in parts])
         path[l2] = F.cross_entropy(logits, unseen).item()
         best, rises = (logits, 0) if path[l2] == min(path.values()) else (best, rises + 1)
         if rises == 2:
             break  # well past the minimum, and the weakest fits are the slowest
-        starts = solutions
     return path, best
-
-
-def _logits(problem: Problem, solution: Solution, features: Tensor) -> Tensor:
-    return F.linear((features.double() - problem.mean) / problem.std, *solution)
 
 
 def _held_out_masks(labels: Tensor, folds: int | None, seed: int) -> list[Tensor]:

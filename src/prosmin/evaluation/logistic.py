@@ -3,6 +3,8 @@
 The objective  mean cross-entropy + l2 / 2 * |weight|^2  is convex, so the answer does not depend on how it is
 found, but the coordinates decide how long that takes: along the principal axes of the features each direction
 is measured in units of the objective's curvature at zero, variance / C + l2. Some tens of steps then do.
+
+Several parts of one set, such as all of it but one fold, are fitted side by side: one product serves them all.
 """
 
 from dataclasses import dataclass
@@ -10,15 +12,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from prosmin.evaluation.lbfgs import minimise
 from prosmin.randomness import generator
 
 Solution = tuple[Tensor, Tensor]
-"""Weight (C, D) and bias (C,) for standardised features."""
+"""Weight (P, C, D) and bias (P, C) for the inputs of a problem, one of each part."""
 
-_MAX_ITERATIONS = 1000
 _GRADIENT = 1e-6  # largest component left, in coordinates whose curvature is about 1
 _RANK = 512  # axes that are told apart; with more features, the rest of them share one variance
 _ROUNDS = 4  # of subspace iteration, where not all axes are wanted
+_ANSWERS = 2**27  # logits held at once: 1 GiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,7 @@ class Axes:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Standardised features, inputs (N, D) = (features - mean) / std, and labels (N,): ready for any l2."""
+    """Standardised features, inputs (N, D) = (features - mean) / std, and labels (N,): ready for any part and l2."""
 
     inputs: Tensor
     labels: Tensor
@@ -42,49 +45,74 @@ class Problem:
     axes: Axes
 
 
-def prepare(features: Tensor, labels: Tensor, *, classes: int, axes: Axes | None = None) -> Problem:
-    """Standardise features (N, D). Axes only set the pace, so those of a problem much alike can be given."""
+def prepare(features: Tensor, labels: Tensor, *, classes: int) -> Problem:
+    """Standardise features (N, D)."""
     features = features.double()
-    mean, std = features.mean(0), features.std(0, correction=0)
-    # A feature that never moves says nothing; dividing its rounding errors by their size would make noise.
-    std = torch.where(std > 1e-6 * std.max(), std, torch.ones_like(std))
-    inputs = (features - mean) / std
-    axes = axes or _principal_axes(inputs)
-    return Problem(inputs=inputs, labels=labels, classes=classes, mean=mean, std=std, axes=axes)
+    mean, std = features.mean(0), _sound(features.std(0, correction=0))
+    inputs = (features - mean).div_(std)
+    return Problem(inputs=inputs, labels=labels, classes=classes, mean=mean, std=std, axes=_principal_axes(inputs))
 
 
-def solve(problem: Problem, l2: float, *, start: Solution | None = None) -> Solution:
-    """The solution of least objective; `start` is one at another l2."""
+def solve(problem: Problem, l2: float, *, seen: Tensor | None = None, start: Solution | None = None) -> Solution:
+    """The solution of least objective on each part, `seen` (P, N), alone; by default the one part is all of them.
+
+    Each part is standardised by its own mean and deviation, of which the penalty speaks; the solution is given for
+    the inputs of the whole problem all the same. `start` is one at another l2.
+    """
+    if seen is None:
+        seen = torch.ones(1, len(problem.labels), dtype=torch.bool, device=problem.labels.device)
+    together = max(1, _ANSWERS // (len(problem.labels) * problem.classes))
+    parts = [slice(first, first + together) for first in range(0, len(seen), together)]
+    solved = [_solve(problem, l2, seen[part], start and (start[0][part], start[1][part])) for part in parts]
+    return torch.cat([weight for weight, _ in solved]), torch.cat([bias for _, bias in solved])
+
+
+def _solve(problem: Problem, l2: float, seen: Tensor, start: Solution | None) -> Solution:
     inputs, labels, classes = problem.inputs, problem.labels, problem.classes
-    row = torch.arange(len(labels), device=labels.device)
+    parts, (count, size) = len(seen), inputs.shape
+    row = torch.arange(count, device=labels.device)
+    share = seen.to(inputs) / seen.sum(1, keepdim=True)  # (P, N): of a picture in the mean
+    # A part's own standardisation is (inputs - middle) / spread.
+    middle = share @ inputs  # (P, D)
+    spread = _sound((share @ inputs.square() - middle.square()).clamp_min_(0).sqrt_())
     shrink, stretch = _metric(problem, l2)
     bias_unit = classes**0.5  # the bias's curvature at zero is 1 / C
-    parameters = inputs.new_zeros(classes, inputs.shape[1] + 1)
-    if start is not None:
-        parameters[:, :-1] = _scaled(start[0], problem.axes, stretch)
-        parameters[:, -1] = start[1] / bias_unit
-    optimizer = torch.optim.LBFGS(
-        [parameters], max_iter=_MAX_ITERATIONS, max_eval=2 * _MAX_ITERATIONS, tolerance_grad=_GRADIENT,
-        tolerance_change=0.0, history_size=20, line_search_fn="strong_wolfe",
-    )  # fmt: skip
 
-    def read() -> Solution:
-        return _scaled(parameters[:, :-1], problem.axes, shrink), parameters[:, -1] * bias_unit
+    def read(point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The weights of the part's own standardised features, and what they and the bias are for the inputs."""
+        point = point.view(parts, classes, size + 1)
+        own = _scaled(point[..., :-1], problem.axes, shrink)  # (P, C, D)
+        weight = own / spread[:, None]
+        bias = point[..., -1] * bias_unit - (weight @ middle[..., None])[..., 0]
+        return own, weight, bias
 
-    def objective() -> Tensor:
-        # The gradient by hand: it is two lines, and works under inference mode too.
-        weight, bias = read()
-        log_probabilities = torch.log_softmax(inputs @ weight.T + bias, dim=1)  # (N, C)
-        loss = l2 / 2 * weight.square().sum() - log_probabilities[row, labels].mean()
+    def objective(point: Tensor) -> tuple[Tensor, Tensor]:
+        own, weight, bias = read(point)
+        logits = inputs @ weight.flatten(0, 1).T + bias.flatten()  # (N, P C): one product for all parts
+        log_probabilities = logits.view(count, parts, classes).log_softmax(-1)
+        value = l2 / 2 * own.square().sum((1, 2)) - (share.T * log_probabilities[row, :, labels]).sum(0)
+        # The gradient by hand: it is few lines, and works under inference mode too.
         error = log_probabilities.exp_()
-        error[row, labels] -= 1
-        slope = error.T @ inputs / len(inputs) + l2 * weight  # (C, D)
-        by_bias = error.mean(0) * bias_unit
-        parameters.grad = torch.cat([_scaled(slope, problem.axes, shrink), by_bias[:, None]], dim=1)
-        return loss
+        error[row, :, labels] -= 1
+        error *= share.T[..., None]
+        by_bias = error.sum(0)  # (P, C)
+        slope = (error.flatten(1).T @ inputs).view(parts, classes, size)
+        slope = (slope - by_bias[..., None] * middle[:, None]) / spread[:, None] + l2 * own
+        slope = torch.cat([_scaled(slope, problem.axes, shrink), by_bias[..., None] * bias_unit], dim=-1)
+        return value, slope.flatten(1)
 
-    optimizer.step(objective)
-    return read()
+    first = inputs.new_zeros(parts, classes, size + 1)
+    if start is not None:
+        weight, bias = start
+        first[..., :-1] = _scaled(weight * spread[:, None], problem.axes, stretch)
+        first[..., -1] = (bias + (weight @ middle[..., None])[..., 0]) / bias_unit
+    _, weight, bias = read(minimise(objective, first.flatten(1), tolerance=_GRADIENT))
+    return weight, bias
+
+
+def _sound(std: Tensor) -> Tensor:
+    """Deviations to divide by: of a feature that never moves, 1, or its rounding errors would become noise."""
+    return torch.where(std > 1e-6 * std.amax(-1, keepdim=True), std, torch.ones_like(std))
 
 
 def _metric(problem: Problem, l2: float) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -95,7 +123,7 @@ def _metric(problem: Problem, l2: float) -> tuple[tuple[Tensor, Tensor], tuple[T
 
 
 def _scaled(rows: Tensor, axes: Axes, factors: tuple[Tensor, Tensor]) -> Tensor:
-    """Rows (C, D), each multiplied by its factor along every axis and by one factor across the rest."""
+    """Rows (..., D), each multiplied by its factor along every axis and by one factor across the rest."""
     along, rest = factors
     return rows * rest + ((rows @ axes.directions) * (along - rest)) @ axes.directions.T
 
