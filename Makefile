@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check clean
+.PHONY: demo test check results clean
 
 demo: $(VENV)/.installed
 	$(BIN)/prosmin demo --out runs/demo
@@ -15,6 +15,10 @@ check: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# RESULTS.md and its figures, from the files in benchmarks/results/ alone.
+results: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/results_page.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "prosmin needs Python 3.11 or later: make PYTHON=python3.12 ...")'

@@ -1,0 +1,239 @@
+"""The numbers of RESULTS.md: what each measure is, its interval, and how it is written."""
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scipy.special import stdtrit
+
+from results_runs import TEST, Finished, Seeds
+
+Z = 1.96  # of a normal's 95 %
+Interval = tuple[float, float]
+SCORE = "mean_log_scale"
+"""The out-of-distribution score that is the learned scale and nothing else."""
+
+STRANGERS = {"near": "CIFAR-100", "far": "SVHN"}
+
+
+@dataclass(frozen=True)
+class Number:
+    """A measure over seeds, with its 95 % interval where one can be had.
+
+    Of one seed the interval is that of the test pictures' sampling, of several Student's over the seeds.
+    """
+
+    seeds: tuple[int, ...]
+    values: tuple[float, ...]
+    interval: Interval | None
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds."""
+        return statistics.fmean(self.values)
+
+    @property
+    def half(self) -> float | None:
+        """Half the interval's width."""
+        return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A measure: where it stands in a file, what its sampling interval is, which way is better."""
+
+    title: str
+    value: Callable[[Finished], float | None]
+    better: int  # 1: higher, -1: lower, 0: neither
+    percent: bool = True
+    digits: int = 1
+    sampling: Callable[[Finished, float], Interval | None] = lambda run, value: None
+    note: Callable[[Seeds], str] = lambda seeds: ""
+
+    def show(self, value: float, *, sign: bool = False) -> str:
+        """The number as the page writes it."""
+        return f"{100 * value if self.percent else value:{'+' if sign else ''}.{self.digits}f}"
+
+
+def measure(metric: Metric, seeds: Seeds) -> Number | None:
+    """The measure over the seeds that have it."""
+    found = [(run, value) for run in seeds if (value := metric.value(run)) is not None]
+    if not found:
+        return None
+    values = tuple(value for _, value in found)
+    interval = metric.sampling(*found[0]) if len(found) == 1 else over_seeds(values)
+    return Number(tuple(run.seed for run, _ in found), values, interval)
+
+
+def write(metric: Metric, number: Number, seeds: Seeds) -> str:
+    """`mean ± sd` of several seeds, `value [low, high]` of one, and what the measure adds to it."""
+    text = metric.show(number.mean)
+    if len(set(number.values)) > 1:
+        text += f" ± {metric.show(statistics.stdev(number.values))}"
+    elif len(number.values) == 1 and number.interval is not None:
+        low, high = number.interval
+        text += f" [{metric.show(low)}, {metric.show(high)}]"
+    if number.seeds != tuple(run.seed for run in seeds):
+        text += f" of {name_seeds(number.seeds)}"
+    return text + metric.note(seeds)
+
+
+def name_seeds(seeds: tuple[int, ...]) -> str:
+    """seed 0, or seeds 0, 1, 2."""
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def over_seeds(values: tuple[float, ...]) -> Interval:
+    """Student's 95 % interval of the mean."""
+    half = float(stdtrit(len(values) - 1, 0.975)) * statistics.stdev(values) / math.sqrt(len(values))
+    mean = statistics.fmean(values)
+    return mean - half, mean + half
+
+
+def binomial(share: float, count: int = TEST) -> Interval:
+    """Wilson's interval of a share of `count` pictures."""
+    spread = Z * math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
+    middle, scale = share + Z * Z / (2 * count), 1 + Z * Z / count
+    return (middle - spread) / scale, (middle + spread) / scale
+
+
+def ranking(auroc: float, positive: int = TEST, negative: int = TEST) -> Interval | None:
+    """Hanley and McNeil's interval of an AUROC; None where a class is empty."""
+    if min(positive, negative) < 1:
+        return None
+    square = auroc * auroc
+    one, other = auroc / (2 - auroc) - square, 2 * square / (1 + auroc) - square
+    variance = (auroc * (1 - auroc) + (positive - 1) * one + (negative - 1) * other) / (positive * negative)
+    half = Z * math.sqrt(max(variance, 0.0))
+    return auroc - half, auroc + half
+
+
+def ood_metric(group: str, score: str | None = None, *, note: str = "") -> Metric:
+    """AUROC of a label-free score for the near or the far set; without a score the default one's."""
+    name = f"{group}_auroc" + (f"_{score}" if score else "")
+    return Metric(
+        f"{group} OOD ({STRANGERS[group]}) AUROC %",
+        lambda run: run.metric("ood", name),
+        better=1,
+        sampling=lambda run, value: ranking(value),
+        note=lambda seeds: note,
+    )
+
+
+def score_names(seeds: Seeds) -> list[str]:
+    """The label-free scores of a run, in its file's order."""
+    metrics = seeds[0].document["results"].get("ood", {}).get("metrics", {})
+    return [name.removeprefix("near_auroc_") for name in metrics if name.startswith("near_auroc_")]
+
+
+def best_score(group: str, seeds: Seeds) -> str | None:
+    """The score with the highest mean over the seeds."""
+    found = {name: measure(ood_metric(group, name), seeds) for name in score_names(seeds)}
+    means = {name: number.mean for name, number in found.items() if number is not None}
+    return max(means, key=lambda name: means[name]) if means else None
+
+
+Column = Callable[[Seeds], Metric]
+"""A measure may depend on the run: its best score has another name than another run's."""
+
+
+def _share(title: str, protocol: str, name: str, *, better: int = 1) -> Metric:
+    return Metric(
+        title,
+        lambda run: run.metric(protocol, name),
+        better=better,
+        sampling=lambda run, value: binomial(value),
+    )
+
+
+def _low_shot(title: str, share: str) -> Metric:
+    """Its interval holds the draw of the labels too."""
+
+    def sampling(run: Finished, value: float) -> Interval:
+        draws = len(run.document["results"]["lowshot"]["settings"]["shares"][share]["l2"])
+        spread = run.metric("lowshot", f"top1_{share}_sd") or 0.0
+        half = Z * math.sqrt(value * (1 - value) / TEST + spread * spread / draws)
+        return value - half, value + half
+
+    return Metric(title, lambda run: run.metric("lowshot", f"top1_{share}"), better=1, sampling=sampling)
+
+
+def _ece_interval(run: Finished, value: float) -> Interval | None:
+    low, high = run.metric("linear", "ece_low"), run.metric("linear", "ece_high")
+    return None if low is None or high is None else (low, high)
+
+
+def _ece_floor(seeds: Seeds) -> str:
+    floors = [floor for run in seeds if (floor := run.metric("linear", "ece_floor")) is not None]
+    return f", floor {statistics.fmean(floors):.4f}" if floors else ""
+
+
+def _r_auroc_interval(run: Finished, value: float) -> Interval | None:
+    recall = run.metric("uncertainty", "recall_at_1")
+    return None if recall is None else ranking(value, round((1 - recall) * TEST), round(recall * TEST))
+
+
+def _plain(title: str, protocol: str, name: str, *, digits: int) -> Metric:
+    return Metric(title, lambda run: run.metric(protocol, name), better=-1, percent=False, digits=digits)
+
+
+def _best(group: str) -> Column:
+    def column(seeds: Seeds) -> Metric:
+        score = best_score(group, seeds)
+        return ood_metric(group, score, note=f" `{score}`" if score else "")
+
+    return column
+
+
+KNN = _share("kNN top-1 %", "knn", "top1")
+KNN_WIDE = _share("kNN top-1 %, k = 200", "knn", "top1_k200")
+LINEAR = _share("linear top-1 %", "linear", "top1")
+ONE_PERCENT = _low_shot("1 % of labels, top-1 %", "1pct")
+TEN_PERCENT = _low_shot("10 % of labels, top-1 %", "10pct")
+NLL = _plain("linear NLL", "linear", "nll", digits=3)
+ECE = Metric(
+    "linear ECE", lambda run: run.metric("linear", "ece"), better=-1, percent=False, digits=4,
+    sampling=_ece_interval, note=_ece_floor,
+)  # fmt: skip
+CORRUPTION = _share("mean corruption error %", "corruption", "mean_error", better=-1)
+NEAR, FAR = ood_metric("near"), ood_metric("far")
+R_AUROC = Metric(
+    "R-AUROC %", lambda run: run.metric("uncertainty", "r_auroc"), better=1, sampling=_r_auroc_interval
+)  # fmt: skip
+RECALL = _share("R@1 %", "uncertainty", "recall_at_1")
+RANK = Metric("effective rank", lambda run: run.document["effective_rank"], better=0, percent=False)
+SECONDS = Metric("training, s", lambda run: run.document["training_seconds"], better=-1, percent=False, digits=0)
+VIEWS = Metric(
+    "views a picture",
+    lambda run: 2 + run.document["configuration"]["views"]["local"],
+    better=0,
+    percent=False,
+    digits=0,
+)
+TARGET_STD = Metric("target std", lambda run: run.health("target_std"), better=0, percent=False, digits=4)
+SCALE = Metric("mean scale", lambda run: run.health("scale_mean"), better=0, percent=False, digits=4)
+
+
+def _same(metric: Metric) -> Column:
+    return lambda seeds: metric
+
+
+BLOCKS: dict[str, dict[str, Column]] = {
+    "Representation": {metric.title: _same(metric) for metric in (KNN, KNN_WIDE, LINEAR, ONE_PERCENT, TEN_PERCENT)},
+    "Probabilities, clean and corrupted": {
+        metric.title: _same(metric)
+        for metric in (
+            NLL, ECE, CORRUPTION,
+            *(_plain(f"ECE, severity {level}", "corruption", f"ece_severity_{level}", digits=4) for level in (1, 3, 5)),
+        )
+    },
+    "Out of distribution without labels, AUROC %": {
+        "near (CIFAR-100), default": _same(NEAR),
+        "far (SVHN), default": _same(FAR),
+        "near, best score": _best("near"),
+        "far, best score": _best("far"),
+    },
+    "Uncertainty and cost": {metric.title: _same(metric) for metric in (R_AUROC, RECALL, RANK, VIEWS, SECONDS)},
+}  # fmt: skip
+"""The tables of a backbone: title -> column -> measure."""

@@ -1,0 +1,234 @@
+"""The tables of RESULTS.md: methods with ranks, scores, one axis at a time, files."""
+
+from collections.abc import Iterable
+
+from results_numbers import (
+    BLOCKS,
+    ECE,
+    KNN,
+    LINEAR,
+    NLL,
+    RANK,
+    SCALE,
+    TARGET_STD,
+    Column,
+    Metric,
+    Number,
+    measure,
+    name_seeds,
+    ood_metric,
+    score_names,
+    write,
+)
+from results_runs import BACKBONES, METHODS, TABLES, Finished, Runs, Seeds, Table, differing, missing
+
+NOT_RUN = "not run"
+NOT_MEASURED = "not measured"
+SCALE_SCORES = ("mean_log_scale", "total_variance", "cross_view_energy")
+"""Scores that a method without a scale does not have."""
+
+
+def methods(table: Table, recipe: str, runs: Runs) -> list[str]:
+    """A backbone's tables, one a kind of measure, and where ProSMIN stands in them."""
+    names = table.runs(recipe)
+    if len(missing(list(names.values()), runs)) == len(names):
+        return [f"Not run yet: {_code(names.values())}."]
+    lines: list[str] = []
+    places: dict[str, int] = {}
+    for title, columns in BLOCKS.items():
+        lines += [f"**{title}**", "", *_head("method", "seeds", *columns)]
+        cells = {heading: _column(column, names, runs) for heading, column in columns.items()}
+        for method, name in names.items():
+            lines.append(_row(METHODS[method], _seeds(runs.get(name)), *(cells[heading][method] for heading in cells)))
+        lines.append("")
+        for heading, column in columns.items():
+            ranks = rank(_numbers(column, names, runs))
+            if len(ranks) > 1 and "prosmin" in ranks:
+                places[heading] = ranks["prosmin"]
+    return [*lines, *_standing(places), *_unplanned(names)]
+
+
+def rank(numbers: dict[str, tuple[Metric, Number]]) -> dict[str, int]:
+    """1 for the best mean, equal ranks for equal means; empty where neither way is better."""
+    # Rounded: the mean of three equal numbers differs from the number in its last bit.
+    means = {method: round(metric.better * number.mean, 12) for method, (metric, number) in numbers.items()}
+    ranked = {method: mean for method, mean in means.items() if numbers[method][0].better}
+    return {method: 1 + sum(other > value for other in ranked.values()) for method, value in ranked.items()}
+
+
+def scores(runs: Runs) -> list[str]:
+    """Every label-free score of every method that ran, near / far."""
+    rows = [
+        (table, recipe, method, runs[name])
+        for table in TABLES
+        for recipe in BACKBONES
+        for method, name in table.runs(recipe).items()
+        if name in runs
+    ]
+    names = list(dict.fromkeys(name for *_, seeds in rows for name in score_names(seeds)))
+    if not names:
+        return ["Not run yet."]
+    lines = _head("run", "method", "seeds", *(f"`{name}`" for name in names))
+    for table, recipe, method, seeds in rows:
+        cells = [_both(seeds, name) for name in names]
+        run = f"{BACKBONES[recipe].split(' (')[0]}, {table.title.split(':')[0].lower()}"
+        lines.append(_row(run, METHODS[method], _seeds(seeds), *cells))
+    return lines
+
+
+def axis(values: dict[str, str], runs: Runs, *, title: str) -> list[str]:
+    """One field's values: value -> name of its run."""
+    columns = (KNN, LINEAR, NLL, TARGET_STD, SCALE, RANK)
+    lines = _head(title, "seeds", *(metric.title for metric in columns), "health")
+    for value, name in values.items():
+        seeds = runs.get(name, [])
+        cells = [_plain(metric, seeds) for metric in columns]
+        lines.append(_row(value, _seeds(seeds), *cells, health(seeds) if seeds else NOT_RUN))
+    return lines
+
+
+def variants(names: Iterable[str], reference: str, runs: Runs) -> list[str]:
+    """Runs that differ from the reference in a field or two, which the files themselves name."""
+    columns = (KNN, LINEAR, NLL, ECE, TARGET_STD, RANK)
+    lines = _head("run", "differs in", "seeds", *(metric.title for metric in columns), "health")
+    for name in (reference, *names):
+        seeds = runs.get(name, [])
+        cells = [_plain(metric, seeds) for metric in columns]
+        apart = _apart(seeds, runs.get(reference, []), is_reference=name == reference)
+        lines.append(_row(f"`{name}`", apart, _seeds(seeds), *cells, health(seeds) if seeds else NOT_RUN))
+    return lines
+
+
+def health(seeds: Seeds) -> str:
+    """The verdict in a word; by seed where seeds differ."""
+    by_verdict: dict[str, list[int]] = {}
+    for run in seeds:
+        by_verdict.setdefault(run.verdict, []).append(run.seed)
+    if len(by_verdict) == 1:
+        return next(iter(by_verdict))
+    return ", ".join(f"{verdict} ({name_seeds(tuple(found))})" for verdict, found in by_verdict.items())
+
+
+def others(names: list[str], runs: Runs) -> list[str]:
+    """Runs that no table above plans."""
+    columns = (KNN, LINEAR, NLL, ECE)
+    lines = _head("run", "seeds", *(metric.title for metric in columns), "health")
+    for name in names:
+        cells = [_plain(metric, runs[name]) for metric in columns]
+        lines.append(_row(f"`{name}`", _seeds(runs[name]), *cells, health(runs[name])))
+    return lines
+
+
+def files(runs: Runs) -> list[str]:
+    """Where every number comes from."""
+    lines = _head("file", "configuration", "epochs", "seed", "hardware", "command")
+    for run in (run for seeds in runs.values() for run in seeds):
+        document = run.document
+        cells = (f"`{document['fingerprint']}`", str(document["epochs"]), str(run.seed), hardware(run))
+        lines.append(_row(f"`{run.file}`", *cells, f"`{document['command'].replace('|', chr(92) + '|')}`"))
+    return lines
+
+
+def hardware(run: Finished) -> str:
+    """The device and what ran on it."""
+    machine = run.document["hardware"]
+    return f"{machine['device']}, torch {machine['torch']}"
+
+
+def _numbers(column: Column, names: dict[str, str], runs: Runs) -> dict[str, tuple[Metric, Number]]:
+    """Method -> its measure and number, for the methods that have one."""
+    found = {}
+    for method, name in names.items():
+        if name in runs:
+            metric = column(runs[name])
+            number = measure(metric, runs[name])
+            if number is not None:
+                found[method] = (metric, number)
+    return found
+
+
+def _column(column: Column, names: dict[str, str], runs: Runs) -> dict[str, str]:
+    """A column's cells: the number, its rank in brackets, the best in bold."""
+    numbers = _numbers(column, names, runs)
+    ranks = rank(numbers)
+    cells = {}
+    for method, name in names.items():
+        if method not in numbers:
+            cells[method] = NOT_MEASURED if name in runs else NOT_RUN
+            continue
+        text = write(*numbers[method], runs[name])
+        if method in ranks:
+            text = f"{text} ({ranks[method]})"
+            text = f"**{text}**" if ranks[method] == 1 and len(ranks) > 1 else text
+        cells[method] = text
+    return cells
+
+
+def _standing(places: dict[str, int]) -> list[str]:
+    """ProSMIN's rank in every column, best first."""
+    if not places:
+        return []
+    by_place: dict[int, list[str]] = {}
+    for heading, place in places.items():
+        by_place.setdefault(place, []).append(heading)
+    return [
+        "ProSMIN's rank among the methods that ran:",
+        "",
+        *(f"- {place}: {' · '.join(by_place[place])}" for place in sorted(by_place)),
+        "",
+    ]
+
+
+def _unplanned(names: dict[str, str]) -> list[str]:
+    absent = [METHODS[method] for method in METHODS if method not in names]
+    return [f"Not planned in this table: {', '.join(absent)}."] if absent else []
+
+
+def _both(seeds: Seeds, score: str) -> str:
+    cells = []
+    for group in ("near", "far"):
+        metric = ood_metric(group, score)
+        number = measure(metric, seeds)
+        if number is None:
+            return "no scale" if score in SCALE_SCORES else NOT_MEASURED
+        best = max(
+            (found.mean for name in score_names(seeds) if (found := measure(ood_metric(group, name), seeds))),
+            default=number.mean,
+        )
+        text = metric.show(number.mean)
+        cells.append(f"**{text}**" if number.mean == best else text)
+    return " / ".join(cells)
+
+
+def _apart(seeds: Seeds, reference: Seeds, *, is_reference: bool) -> str:
+    if is_reference:
+        return "the reference"
+    if not seeds:
+        return NOT_RUN
+    if not reference:
+        return "the reference is not run"
+    mine, its = seeds[0].configuration, reference[0].configuration
+    return ", ".join(f"`{field}` {mine.get(field)} for {its.get(field)}" for field in differing(mine, its)) or "nothing"
+
+
+def _plain(metric: Metric, seeds: Seeds) -> str:
+    if not seeds:
+        return NOT_RUN
+    number = measure(metric, seeds)
+    return NOT_MEASURED if number is None else write(metric, number, seeds)
+
+
+def _seeds(seeds: Seeds | None) -> str:
+    return ", ".join(str(run.seed) for run in seeds) if seeds else NOT_RUN
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _head(*cells: str) -> list[str]:
+    return [_row(*cells), "|---" * len(cells) + "|"]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"

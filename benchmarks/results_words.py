@@ -1,0 +1,78 @@
+"""The sentences of RESULTS.md that hold whatever the numbers are."""
+
+from prosmin.evaluation.protocols.ood import DEFAULT
+
+INTRODUCTION = """\
+Made by `make results` from the files in `benchmarks/results/` alone: do not edit it. A test fails when it is not
+what the files give. What was tried on the way is told in `benchmarks/LOG.md`."""
+
+PROTOCOL = """\
+CIFAR-10, one protocol for all methods. Each is trained without labels on the 50,000 training pictures by
+`benchmarks/evidence.py`; then its frozen encoder is judged on the 10,000 test pictures, with the 10,000 test
+pictures of CIFAR-100 (near) and 10,000 of SVHN's (far) as strangers, and on the test pictures under generated
+corruptions of five severities, which are not comparable with published CIFAR-10-C numbers.
+[docs/evaluation.md](docs/evaluation.md) says how each measure is taken. The deterministic twin is ProSMIN with its
+scale forced to 0 (`heads.scale=zero`) and nothing else changed. iBOT learns from the tokens of patches and needs a
+ViT."""
+
+CHOICES = """\
+**What was chosen on what.** Recipes are chosen on a fixed held-out tenth of the training pictures, without reading
+a test picture (`benchmarks/cifar.py`). Strength and temperature of the linear probe are chosen on such a tenth too,
+those of low-shot probes within their few labels. The test pictures are read once, by a finished run, and nothing is
+chosen by what they give. One number is not free of them, and is marked: the *best* out-of-distribution score of a
+run is named after seeing all of them on the same pictures, so it says what the encoder holds, not what a user would
+have picked."""
+
+READING = f"""\
+- `84.3 ± 0.4`: mean and standard deviation over the seeds that the row names.
+- `84.3 [83.6, 85.0]`: one seed. The bracket is a 95 % interval of the sampling of the test pictures only: another
+  seed may fall outside it. Accuracies: binomial (Wilson). Low-shot: with the draw of the labels. Mean corruption
+  error: binomial, as if all corruptions of a picture went right or wrong together, so rather too wide. AUROC:
+  Hanley and McNeil. ECE: the bootstrap of its file. Where a single seed has no bracket, its file has no interval.
+- `(1)` is the rank among the methods that ran, by the mean; the best is bold. A rank orders means: methods whose
+  intervals overlap are not told apart by it. Effective rank, of the features at the end of training, and views are
+  not ranked.
+- ECE is the linear probe's before temperature scaling; its floor is what a perfectly calibrated model with the same
+  confidences would still show on as many pictures.
+- R-AUROC says whether the uncertainty foretells a wrong nearest neighbour. It stands beside R@1, since another
+  encoder makes other errors. The uncertainty is the mean log scale, or the variance between views where a method
+  has no scale.
+- The default out-of-distribution score is `{DEFAULT}`.
+- *not run*: there is no file. *not measured*: the file has no such number."""
+
+LIGHTLY = """\
+Published, other protocol: the CIFAR-10 benchmark in lightly's documentation, a ResNet-18 with a 3x3 stem too, 200
+epochs. Its kNN takes k = 200 and the best epoch on the test pictures; ours is the last epoch, and its column with k
+= 200 is the nearer one."""
+
+SCORES = """\
+AUROC in per cent, near (CIFAR-100) / far (SVHN); the best score of a run in bold. Strangers are the positive class.
+Brackets below the table are 95 % intervals: of one seed the sampling of the pictures, of several Student's."""
+
+SSD = """\
+Published, other protocol: SSD (ResNet-50, self-supervised, Mahalanobis distance) reports 90.6 near and 99.6 far."""
+
+TWIN = """\
+ProSMIN less its deterministic twin, paired by seed. The rule: *helps* when the whole 95 % interval of the
+difference is on the better side of zero, *hurts* when it is on the other, else *no difference beyond the interval*.
+Over several seeds the interval is Student's. Of one seed it is the sampling of the test pictures, as if the two had
+seen different ones (too wide: they saw the same), and it knows nothing of other seeds (too narrow)."""
+
+COLLAPSE = """\
+As a theorem the claim is wrong: a constant output with scale 0 has loss 0, and below a threshold of lam the score
+has no minimum at all ([docs/scoring.md](docs/scoring.md)). What remains is whether training gets there. A run
+counts as collapsed when its health verdict says collapsing or shrinking, or when its kNN is no better than that of
+the same network untrained."""
+
+ABLATIONS = """\
+ProSMIN, ResNet-18, 25 epochs, one field at a time, judged on the test pictures like the rest: nothing may be chosen
+by them. Points in the figures carry 95 % intervals as above."""
+
+TUNING = """\
+Short runs judged on the held-out tenth of the training pictures: not comparable with the tables above.
+`benchmarks/LOG.md` tells what each was for."""
+
+FILES = """\
+A file `NAME-sSEED.json` holds one run: its whole configuration, health, every metric, hardware and command. The
+hash is of all that determines the result, the seed too. DIR is the folder of the data, RUNS that of the run
+folders."""

@@ -1,0 +1,420 @@
+"""RESULTS.md is what the files give: its cells, ranks, verdicts and gaps, from made-up runs and from the real ones."""
+
+import copy
+import json
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+
+from prosmin import config as configs
+from prosmin.errors import ProsminError
+from prosmin.scoring import ProprietyWarning
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "benchmarks"))  # scripts, not a package
+
+import evidence  # noqa: E402
+import results_numbers as numbers  # noqa: E402
+import results_page  # noqa: E402
+import results_runs  # noqa: E402
+import results_table  # noqa: E402
+import results_verdicts as verdicts  # noqa: E402
+
+RESNET = "cifar10-resnet18"
+DETECTORS = ("knn_distance", "mahalanobis", "relative_mahalanobis", "residual")
+
+
+def document(
+    name, seed=0, *, knn=0.8, nll=0.6, health="healthy: target std 0.060, feature rank 90", scale=0.05, **more
+):
+    """A run's file in evidence.py's layout, with round numbers; `more` are AUROCs by name and overrides by field."""
+    plan = next((run for runs in evidence.STAGES.values() for run in runs if run.name == name), None)
+    fields = dict(plan.fields if plan else {}) | {k.replace("__", "."): v for k, v in more.items() if "__" in k}
+    fields |= {"training.seed": str(seed), "data.spec": "parquet:cifar10-train.parquet"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProprietyWarning)  # of lam off 1/2
+        config = configs.resolve(recipe=plan.recipe if plan else RESNET, overrides=fields)
+    scaled = getattr(config.heads, "scale", "zero") == "learned"
+    scores = (*DETECTORS, *(results_table.SCALE_SCORES if scaled else ()))
+    ood = {f"{group}_auroc_{score}": 0.7 for group in ("near", "far") for score in scores}
+    ood |= {"near_auroc": 0.7, "far_auroc": 0.7} | {k: v for k, v in more.items() if "auroc" in k}
+    path = {"step": 100.0, "target_std": 0.06, "feature_rank": 90.0} | ({"scale_mean": scale} if scaled else {})
+    probe = {"top1": knn + 0.02, "nll": nll, "ece": 0.02, "ece_low": 0.015, "ece_high": 0.026, "ece_floor": 0.008}
+    few = {"top1_1pct": 0.5, "top1_1pct_sd": 0.02, "top1_10pct": 0.7, "top1_10pct_sd": 0.0}
+    shares = {"1pct": {"l2": [1.0, 1.0, 1.0]}, "10pct": {"l2": [0.1, 0.1, 0.1]}}
+    corrupted = {"mean_error": 0.4} | {f"ece_severity_{level}": 0.01 * level for level in range(1, 6)}
+    return {
+        "name": name, "seed": seed, "recipe": RESNET, "overrides": fields, "fingerprint": configs.fingerprint(config),
+        "epochs": config.training.epochs, "training_seconds": 321.0,
+        "hardware": {"device": "NVIDIA H200", "torch": "2.11.0"},
+        "command": f"python benchmarks/evidence.py --only {name}", "chosen_on": "a held-out tenth of train",
+        "health": {"verdict": health, "path": [path]}, "effective_rank": 90.0,
+        "results": {
+            "knn": {"metrics": {"top1": knn, "top1_k200": knn}, "baselines": {"untrained": {"top1": 0.3}}},
+            "linear": {"metrics": probe},
+            "lowshot": {"metrics": few, "settings": {"shares": shares}},
+            "ood": {"metrics": ood},
+            "corruption": {"metrics": corrupted},
+            "uncertainty": {"metrics": {"recall_at_1": 0.75, "r_auroc": 0.6}},
+        },
+        "configuration": configs.to_tree(config),
+    }  # fmt: skip
+
+
+def save(folder, *documents):
+    for each in documents:
+        (folder / f"{each['name']}-s{each['seed']}.json").write_text(json.dumps(each))
+    return folder
+
+
+def read(folder, *documents):
+    return results_runs.read_runs(save(folder, *documents))
+
+
+def text(folder):
+    return results_page.build(folder)["RESULTS.md"].decode()
+
+
+def section(page, heading):
+    """What stands under a heading, up to the next of its kind."""
+    level = heading.partition(" ")[0]
+    _, _, rest = page.partition(f"\n{heading}\n")
+    assert rest, heading
+    return re.split(rf"^#{{2,{len(level)}}} ", rest, flags=re.MULTILINE)[0]
+
+
+def cells(part, row):
+    """A column's heading -> its cell, over all tables of a section, in the row that begins with `row`."""
+    found, head = {}, None
+    for line in part.splitlines():
+        if not line.startswith("|"):
+            head = None
+        elif head is None:
+            head = _split(line)
+        elif _split(line)[0] == row:
+            found |= dict(zip(head, _split(line), strict=True))
+    return found
+
+
+def _split(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Three seeds of ProSMIN and its twin, one of DINO, none of MoCo v3; lam and an axis; a run of no table."""
+    made = tmp_path_factory.mktemp("results")
+    first = f"{RESNET}-{{}}-100-first"
+    for seed in range(3):
+        best = {"near_auroc_mahalanobis": 0.85, "far_auroc_residual": 0.95, "far_auroc_mean_log_scale": 0.45}
+        save(made, document(first.format("prosmin"), seed, knn=0.80 + 0.02 * seed, nll=0.5, **best))
+        save(made, document(first.format("deterministic"), seed, knn=0.75 + 0.021 * seed, nll=0.6))
+    save(made, document(first.format("dino"), knn=0.79, nll=0.4))
+    for lam, knn, scale in (("0.40", 0.25, 3.0), ("0.45", 0.6, 0.09), ("0.50", 0.65, 0.05), ("0.60", 0.6, 0.03)):
+        verdict = "collapsing: target std 1.0e-04, feature rank 1.5 since step 50; raise" if knn < 0.3 else "healthy: x"
+        save(made, document(f"{RESNET}-lam-{lam}", knn=knn, scale=scale, health=verdict))
+    save(made, *(document(f"{RESNET}-samples-{count}", knn=0.6) for count in (2, 4)))
+    save(made, document(f"{RESNET}-norm-coordinate", knn=0.55), document("a-run-of-its-own", knn=0.6))
+    (made / "throughput-h200.json").write_text("{}")  # other measurements lie in the same folder
+    tuned = {"recipe": RESNET, "overrides": {"training.epochs": "25", "method.name": "dino"}, "knn20_top1": 0.7}
+    (made / "tuning-cifar10-25.jsonl").write_text(json.dumps(tuned) + "\n" + json.dumps({**tuned, "knn20_top1": 0.6}))
+    return made
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return text(folder)
+
+
+BEFORE = "### ResNet-18, 100 epochs (before tuning)"
+
+
+def test_cells_hold_means_intervals_and_ranks(page):
+    part = section(page, BEFORE)
+    ours, twin, dino = (cells(part, row) for row in ("ProSMIN", "deterministic twin", "DINO"))
+    assert ours["seeds"] == "0, 1, 2"
+    assert ours["kNN top-1 %"] == "**82.0 ± 2.0 (1)**"
+    assert twin["kNN top-1 %"] == "77.1 ± 2.1 (3)"
+    assert dino["kNN top-1 %"] == "79.0 [78.2, 79.8] (2)"  # Wilson: 0.790 ± 0.008 of 10,000
+    assert [row["linear NLL"] for row in (ours, twin, dino)] == ["0.500 (2)", "0.600 (3)", "**0.400 (1)**"]
+    assert dino["linear ECE"] == "**0.0200 [0.0150, 0.0260], floor 0.0080 (1)**"
+    # 1.96 sqrt(0.25 / 10,000 + 0.02^2 / 3) = 0.0247
+    assert dino["1 % of labels, top-1 %"] == "**50.0 [47.5, 52.5] (1)**"
+    assert dino["near (CIFAR-100), default"] == "**70.0 [69.3, 70.7] (1)**"
+    assert ours["near, best score"] == "**85.0 `mahalanobis` (1)**"
+    assert ours["far, best score"] == "**95.0 `residual` (1)**"
+    assert ours["effective rank"] == "90.0"
+    assert dino["training, s"] == "**321 (1)**"
+    assert dino["ECE, severity 5"] == "**0.0500 (1)**"
+
+
+def test_what_is_missing_says_so(page):
+    part = section(page, BEFORE)
+    moco = cells(part, "MoCo v3")
+    assert set(moco.values()) == {"MoCo v3", "not run"}
+    assert "Not planned in this table: iBOT." in part
+    assert "Not run yet: `cifar10-resnet18-prosmin-200`" in section(page, "## Headline: 200 epochs")
+    assert f"`{RESNET}-mocov3-100-first`" in section(page, "## What was run")
+    assert cells(section(page, "### lam"), "0.30")["kNN top-1 %"] == "not run"
+    assert "Not run yet: `cifar10-resnet18-momentum-0.9`" in section(page, "### Momentum of the target")
+
+
+def test_no_cell_is_blank(page):
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert len(rows) > 60
+    assert not [row for row in rows if "" in _split(row)]
+
+
+def test_a_number_the_file_lacks_is_not_measured(tmp_path):
+    broken = document(f"{RESNET}-prosmin-100")
+    del broken["results"]["corruption"]
+    broken["results"]["linear"]["metrics"]["nll"] = float("nan")
+    row = cells(section(text(save(tmp_path, broken)), "### ResNet-18, 100 epochs"), "ProSMIN")
+    assert row["mean corruption error %"] == row["linear NLL"] == "not measured"
+
+
+def test_equal_means_share_a_rank():
+    def entry(*values):
+        return numbers.NLL, numbers.Number(tuple(range(len(values))), values, None)
+
+    assert sum((0.7, 0.7, 0.7)) / 3 != 0.7  # in the last bit
+    entries = {"a": entry(0.7), "b": entry(0.7, 0.7, 0.7), "c": entry(0.4), "d": entry(0.9)}
+    assert results_table.rank(entries) == {"a": 2, "b": 2, "c": 1, "d": 4}
+    assert results_table.rank({"a": (numbers.RANK, numbers.Number((0,), (9.0,), None))}) == {}
+
+
+def test_intervals_are_the_textbooks():
+    assert numbers.binomial(0.5, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)  # Wilson (1927)
+    # Hanley and McNeil at chance: the variance is (n + 1 / 2) / (6 n^2) for n and n pictures.
+    assert numbers.ranking(0.5, 100, 100)[1] - 0.5 == pytest.approx(1.96 * (100.5 / 6e4) ** 0.5, rel=1e-6)
+    assert numbers.ranking(0.9, 0, 100) is None
+    assert numbers.over_seeds((1.0, 2.0, 3.0)) == pytest.approx((2 - 2.4841, 2 + 2.4841), abs=1e-4)  # t = 4.3027
+
+
+@pytest.mark.parametrize(
+    ("interval", "better", "word"),
+    [
+        ((0.1, 0.3), 1, "helps"),
+        ((0.1, 0.3), -1, "hurts"),
+        ((-0.3, -0.1), 1, "hurts"),
+        ((-0.3, -0.1), -1, "helps"),
+        ((-0.1, 0.3), 1, "no difference beyond the interval"),
+        ((0.0, 0.3), 1, "no difference beyond the interval"),
+        (None, 1, "no interval"),
+    ],
+)
+def test_the_words_follow_the_interval(interval, better, word):
+    assert verdicts.judge(interval, better) == word
+
+
+def test_the_twin_is_paired_by_seed(page):
+    claim = section(page, "## Claim: the probabilistic part helps")
+    # Differences 5.0, 4.9, 4.8: mean 4.9, sd 0.1, t 4.3027 / sqrt(3); unpaired, sds of two points would drown it.
+    assert "ResNet-18, 100 epochs, before tuning: **helps** by kNN top-1, +4.9 [+4.7, +5.1] points" in claim
+    assert "with seeds 0, 1, 2" in claim
+    assert cells(claim, "linear NLL")["ResNet-18, 100 epochs, before tuning"] == "-0.100 [-0.100, -0.100] helps"
+    assert "![" in claim
+
+
+def test_one_seed_is_called_one_seed(tmp_path):
+    ours, twin = document(f"{RESNET}-prosmin-100", 1, knn=0.8), document(f"{RESNET}-deterministic-100", 1, knn=0.795)
+    other = document(f"{RESNET}-deterministic-100", 2, knn=0.1)  # of another seed: no pair
+    found = verdicts.comparisons(read(tmp_path, ours, twin, other))[0].differences
+    assert found["kNN top-1 %"].word == "no difference beyond the interval (one seed)"
+    assert found["kNN top-1 %"].seeds == (1,)
+    assert found["linear NLL"].word == "no interval (one seed)"
+
+
+def test_without_a_pair_the_claim_is_not_run(tmp_path):
+    save(tmp_path, document(f"{RESNET}-prosmin-100", 0), document(f"{RESNET}-deterministic-100", 1))
+    page = text(tmp_path)
+    assert "**Verdict: not run.**" in section(page, "## Claim: the probabilistic part helps")
+    assert "- The probabilistic part helps, by kNN: not run." in page
+
+
+LAM = f"{RESNET}-lam-{{}}"
+
+
+@pytest.mark.parametrize(
+    ("fallen", "word"),
+    [
+        ((), "not contradicted"),
+        (("0.40",), "holds only where the score has a minimum"),
+        (("0.40", "0.42"), "does not hold, not even where the score has a minimum"),
+        (("0.50",), "does not hold, not even where the score is proper"),
+    ],
+)
+def test_the_collapse_verdict_names_where_it_fell(tmp_path, fallen, word):
+    runs = read(
+        tmp_path, *(document(LAM.format(lam), knn=0.2 if lam in fallen else 0.6) for lam in ("0.40", "0.42", "0.50"))
+    )
+    assert verdicts.collapse_word(runs) == word
+
+
+def test_collapse_is_seen_in_health_or_in_knn(tmp_path):
+    shrunk = document(LAM.format("0.45"), knn=0.6, health="shrinking: feature rank 4.0, 40.0 at the start; lower")
+    untrained = document(LAM.format("0.50"), knn=0.3)
+    fine, twin = document(LAM.format("0.55"), knn=0.31), document(f"{RESNET}-deterministic-100", knn=0.1)
+    runs = read(tmp_path, shrunk, untrained, fine, twin)
+    fallen = {name for name, seeds in runs.items() if verdicts.has_collapsed(seeds[0])}
+    assert fallen == {shrunk["name"], untrained["name"], twin["name"]}
+    lines = "\n".join(verdicts.collapse(runs, results_runs.planned("lam")))
+    assert "proper score: 1 of 1; not proper, but with a minimum: 1 of 2" in lines  # the twin forecasts no scale
+    assert "5 of 8 runs along `loss.lam` are missing" in lines
+
+
+def test_nothing_run_is_no_verdict():
+    assert verdicts.collapse_word({}) == "not run"
+
+
+def test_the_threshold_is_the_theorys(folder):
+    runs = results_runs.read_runs(folder)
+    assert verdicts.threshold(runs[LAM.format("0.50")][0]) == pytest.approx(2**0.5 - 1)
+    assert verdicts.standing(runs[LAM.format("0.40")][0]) == verdicts.WITHOUT
+
+
+def test_the_sentence_on_strangers_names_the_carrier(page):
+    line = next(
+        line
+        for line in section(page, "## Out of distribution: every label-free score").splitlines()
+        if line[:2] == "- "
+    )
+    assert "near (CIFAR-100): `mahalanobis` carries it with 85.0" in line
+    assert "reaches 70.0 [70.0, 70.0], better than chance, and it is not what carries it" in line
+    assert "reaches 45.0 [45.0, 45.0], worse than chance" in line
+
+
+@pytest.mark.parametrize(
+    ("scale", "chance", "best"),
+    [
+        (0.90, "better than chance", "it is what carries it"),
+        (0.849, "better than chance", "cannot be told from the best"),
+        (0.505, "no better than chance", "it is not what carries it"),
+    ],
+)
+def test_the_learned_scale_is_held_against_chance_and_the_best(tmp_path, scale, chance, best):
+    scores = {"near_auroc_mahalanobis": 0.85, "near_auroc_mean_log_scale": scale}
+    line = verdicts.strangers(read(tmp_path, document(f"{RESNET}-prosmin-100", **scores)))[0].partition("; far")[0]
+    assert chance in line
+    assert best in line
+
+
+def test_methods_without_a_scale_have_none_of_its_scores(page):
+    row = [
+        line
+        for line in section(page, "## Out of distribution: every label-free score").splitlines()
+        if "| DINO |" in line
+    ]
+    assert row[0].count("no scale") == 3
+    assert "70.0** / **70.0" in row[0]
+
+
+def test_switches_say_in_what_they_differ(page):
+    row = cells(
+        section(page, "### Scoring rule, norm, BatchNorm in the heads, predictor"), f"`{RESNET}-norm-coordinate`"
+    )
+    assert row["differs in"] == "`loss.norm` coordinate for euclidean"
+    assert row["kNN top-1 %"] == "55.0 [54.0, 56.0]"
+
+
+def test_every_file_is_traceable_and_none_is_dropped(folder, page):
+    table = section(page, "## Where every number comes from")
+    for path in folder.glob("*-s?.json"):
+        row = cells(table, f"`{path.name}`")
+        saved = json.loads(path.read_text())
+        assert (row["configuration"], row["seed"]) == (f"`{saved['fingerprint']}`", str(saved["seed"]))
+        assert row["command"] == f"`{saved['command']}`"
+        assert row["hardware"] == "NVIDIA H200, torch 2.11.0"
+    assert "`a-run-of-its-own`" in section(page, "## Other runs")
+    assert cells(section(page, "## What was tuned"), "`tuning-cifar10-25.jsonl`")["best kNN %, held out"] == "70.0"
+
+
+def test_built_twice_it_is_the_same_bytes(folder):
+    first = results_page.build(folder)
+    assert set(first) == {"RESULTS.md", *(f"docs/figures/results-{name}.svg" for name in ("twin", "lam", "samples"))}
+    with mpl.rc_context({"font.size": 30.0, "axes.facecolor": "red"}):  # whatever the machine's settings are
+        assert results_page.build(folder) == first
+    shown = re.findall(r"\]\((docs/figures/[^)]+)\)", first["RESULTS.md"].decode())
+    assert set(shown) == set(first) - {"RESULTS.md"}
+    assert all(b"<dc:date>" not in content for content in first.values())
+
+
+def test_a_figure_shows_its_numbers(folder, tmp_path):
+    other = document(f"{RESNET}-samples-4", knn=0.61)
+    for path in folder.glob("*.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    before, after = results_page.build(folder), results_page.build(save(tmp_path, other))
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"RESULTS.md", "docs/figures/results-samples.svg"}
+
+
+def test_writing_takes_old_figures_away(tmp_path):
+    figures = tmp_path / "docs/figures"
+    figures.mkdir(parents=True)
+    (figures / "results-lam.svg").write_text("old")
+    (figures / "other.svg").write_text("not ours")
+    results_page.write({"RESULTS.md": b"text\n", "docs/figures/results-twin.svg": b"<svg/>"}, tmp_path)
+    assert sorted(path.name for path in figures.iterdir()) == ["other.svg", "results-twin.svg"]
+    assert (tmp_path / "RESULTS.md").read_text("utf-8") == "text\n"
+
+
+def test_an_empty_folder_makes_a_page(tmp_path):
+    built = results_page.build(tmp_path)
+    assert set(built) == {"RESULTS.md"}
+    assert "No files yet." in built["RESULTS.md"].decode()
+
+
+def misnamed(each):
+    each["seed"] = 5
+
+
+def on_a_part_of_test(each):
+    each["results"]["knn"]["metrics"]["top1"] = 190 / 600
+
+
+def of_another_recipe(each):
+    each["configuration"]["optimizer"]["lr"] = 1.0
+
+
+def cut_short(each):
+    del each["health"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (misnamed, "named NAME-sSEED.json after its run"),
+        (on_a_part_of_test, "no share of 10000 pictures"),
+        (of_another_recipe, "different configurations .optimizer.lr: 0.0005 and 1.0"),
+        (cut_short, "has no health"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused(tmp_path, spoil, message):
+    good = document(f"{RESNET}-prosmin-100", 0)
+    bad = copy.deepcopy(good) | {"seed": 1}
+    path = tmp_path / f"{good['name']}-s1.json"
+    spoil(bad)
+    save(tmp_path, good)
+    path.write_text(json.dumps(bad))
+    with pytest.raises(ProsminError, match=message):
+        results_runs.read_runs(tmp_path)
+
+
+def test_half_a_file_is_refused(tmp_path):
+    (tmp_path / "run-s0.json").write_text('{"name": ')
+    with pytest.raises(ProsminError, match="is not JSON"):
+        results_runs.read_runs(tmp_path)
+
+
+def test_the_committed_page_is_what_the_committed_files_give():
+    built = results_page.build()
+    assert built.pop("RESULTS.md").decode() == (ROOT / "RESULTS.md").read_text("utf-8"), "run make results"
+    figures = {f"docs/figures/{path.name}" for path in (ROOT / "docs/figures").glob("results-*.svg")}
+    assert figures == set(built), "run make results"
+    if f"matplotlib=={mpl.__version__}\n" in (ROOT / "constraints.txt").read_text():  # another draws other bytes
+        for name, content in built.items():
+            assert content == (ROOT / name).read_bytes(), f"{name}: run make results"
