@@ -16,6 +16,7 @@ from prosmin.data.pictures import load_pictures
 from prosmin.encoder import Encoder, _suitable_batch, load, untrained
 from prosmin.encoder_file import read_card
 from prosmin.errors import ProsminError
+from prosmin.export import export
 from prosmin.files import file_hash
 from prosmin.foreign import is_foreign
 from tiny_methods import METHODS, tiny_method
@@ -192,7 +193,7 @@ def test_bf16_is_computed_when_asked(encoder, images):
 
 def test_batches_suit_the_view():
     sizes = [_suitable_batch(3 * side**2, torch.device("cpu")) for side in (32, 96, 224, 1024)]
-    assert sizes == [256, 128, 16, 16]
+    assert sizes == [128, 16, 16, 16]
 
 
 class TestFolder:
@@ -220,6 +221,35 @@ class TestFolder:
         expected.save(folder)
         assert file_hash(folder / "encoder.safetensors") == before
         assert torch.equal(load(folder).ood_score(images), expected.ood_score(images))
+
+    def test_the_card_tells_the_precision_of_the_file(self, tmp_path, images):
+        """Of float16 stays float16, beside a new reference too, until a number is none of float16 any more."""
+        export(
+            untrained(tiny_method("prosmin")).save(tmp_path / "wide"),
+            tmp_path / "half",
+            format="safetensors",
+            half=True,
+        )
+        half = load(tmp_path / "half")
+        before = file_hash(tmp_path / "half" / "encoder.safetensors")
+        half.fit_reference(images).save(tmp_path / "half")  # the same encoder: no other one is there
+        half.save(tmp_path / "copy")
+        assert file_hash(tmp_path / "copy" / "encoder.safetensors") == before == load(tmp_path / "copy").card["hash"]
+        assert load(tmp_path / "copy").card == read_card(tmp_path / "half")
+        assert torch.equal(load(tmp_path / "half").ood_score(images), half.ood_score(images))
+
+        matrix = _matrix(half.method.state_dict())
+        half.method.get_parameter(matrix)[0, 0] = 1 / 3
+        half.save(tmp_path / "changed")
+        tensors = load_file(tmp_path / "changed" / "encoder.safetensors")
+        assert {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()} == {torch.float32}
+        assert float(tensors[matrix][0, 0]) == pytest.approx(1 / 3, rel=1e-7)  # float16 would leave 0.3333
+        assert not {"precision", "deviation"} & read_card(tmp_path / "changed").keys()
+
+        narrow = untrained(tiny_method("prosmin"))
+        narrow.method.bfloat16()
+        assert read_card(narrow.save(tmp_path / "narrow"))["precision"] == "bfloat16"
+        assert "precision" not in read_card(tmp_path / "wide")
 
     def test_another_encoder_is_not_overwritten(self, encoder, tmp_path):
         encoder.save(tmp_path)

@@ -218,12 +218,12 @@ def _suitable_batch(values: int, device: torch.device) -> int:
     """A power of two for views of so many values.
 
     A GPU is given a quarter of its memory at 64 floats a value, which leaves room for wide networks and heads; a CPU
-    what its caches hold.
+    so few that what a layer leaves is still in its caches, and its memory mapped, when the next one reads it.
     """
     if device.type == "cuda":
         room = torch.cuda.get_device_properties(device).total_memory // 4 // (64 * 4 * values)
         return 2 ** (min(1024, max(16, room)).bit_length() - 1)
-    return 2 ** (min(256, max(16, 2**22 // values)).bit_length() - 1)
+    return 2 ** (min(256, max(16, 2**19 // values)).bit_length() - 1)
 
 
 def untrained(config: Config) -> Encoder:
@@ -271,7 +271,7 @@ def load(run: Path | str) -> Encoder:
     """
     if is_foreign(run):
         return _load_foreign(run)
-    folder = _folder(Path(run).expanduser())
+    folder = encoder_folder(run)
     card = read_card(folder)
     is_of_others = "encoder" in card
     if is_of_others and not (folder / WEIGHTS).exists():  # the folder keeps the results of an encoder elsewhere
@@ -283,7 +283,9 @@ def load(run: Path | str) -> Encoder:
     return _placed(Encoder(method, config, card=card, fresh=fresh, reference=reference))
 
 
-def _folder(path: Path) -> Path:
+def encoder_folder(run: Path | str) -> Path:
+    """The folder of an encoder of ours that is named by itself or by the encoder.safetensors in it."""
+    path = Path(run).expanduser()
     if path.is_dir():
         return path
     if path.is_file() and path.name != WEIGHTS:

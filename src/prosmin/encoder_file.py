@@ -23,8 +23,18 @@ FORMAT = 1
 
 
 def write_encoder(folder: Path, method: nn.Module, card: dict[str, Any], *, replace: bool) -> dict[str, Any]:
-    """Write weights and card; the card comes back with its hash. Other weights there are an error without `replace`."""
+    """Write weights and card; the card comes back with its hash. Other weights there are an error without `replace`.
+
+    Weights that were read in float16 are written so again, unless a number would change by it. The card says what is in
+    the file: `precision`, the narrower format of some of its numbers, is there only if there is one.
+    """
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
+    if card.get("precision") == "float16":
+        tensors = _halved_again(tensors)
+    if narrow := _narrow_formats(tensors):
+        card = {**card, "precision": narrow}
+    else:  # what a rounding did to the outputs, `deviation`, goes with it
+        card = {name: value for name, value in card.items() if name not in ("precision", "deviation")}
     with writing(folder / WEIGHTS) as part:
         save_file(tensors, part)
         found = file_hash(part)
@@ -33,6 +43,20 @@ def write_encoder(folder: Path, method: nn.Module, card: dict[str, Any], *, repl
     card = {**card, "format": FORMAT, "hash": found}
     write_text(folder / CARD, json.dumps(card, indent=1))
     return card
+
+
+def _halved_again(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The matrices and filters in float16 where each number of them is one of float16; else all as they are."""
+    wide = {name: tensor for name, tensor in tensors.items() if tensor.ndim > 1 and tensor.is_floating_point()}
+    halves = {name: tensor.half() for name, tensor in wide.items()}
+    same = all(torch.equal(half.to(wide[name].dtype), wide[name]) for name, half in halves.items())
+    return tensors | halves if same else tensors
+
+
+def _narrow_formats(tensors: dict[str, Tensor]) -> str:
+    """The floating-point formats below float32, such as "float16"; empty where there is none."""
+    formats = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point() and tensor.itemsize < 4}
+    return ", ".join(sorted(str(kind).removeprefix("torch.") for kind in formats))
 
 
 def read_card(folder: Path) -> dict[str, Any]:
