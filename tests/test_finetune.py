@@ -210,16 +210,6 @@ class TestTransfer:
         assert result.metrics["temperature"] == 2.0
         assert result.settings[specs[0]]["train"].count("@") == 2
 
-    def test_splits_of_other_sizes_are_joined_pixel_by_pixel(self):
-        small, large = coloured(3, side=8), coloured(4, side=16)
-        joined = transfer._joined([small, large])
-        assert joined.images.shape == (7, 3, 16, 16)
-        assert torch.equal(joined.images[:3, :, :8, :8], small.images)
-        assert not joined.images[:3, :, 8:].any()
-        assert torch.equal(joined.images[3:], large.images)
-        assert joined.sizes.tolist() == [[8, 8]] * 3 + [[16, 16]] * 4
-        assert joined.labels.tolist() == [0, 1, 2, 0, 1, 2, 0]
-
     def test_sets_that_cannot_serve_are_sentences(self, tmp_path):
         write_split(tmp_path / "other/train", 6, seed=0)
         write_split(tmp_path / "other/test", 6, seed=0, classes=("blue", "green", "violet"))

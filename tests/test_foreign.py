@@ -37,7 +37,7 @@ def file(tmp_path_factory) -> Path:
     return path
 
 
-def every_fortieth(spec: str):
+def every_fortieth(spec: str, **_: object):
     """A few of a set's pictures, so that a protocol takes a second."""
     pictures = load_pictures(spec)
     return pictures.subset(torch.arange(0, len(pictures), 40))
@@ -164,7 +164,7 @@ class TestFolder:
 
     def test_evaluate(self, file, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(suite, "load_pictures", every_fortieth)
+        monkeypatch.setattr(suite, "open_pictures", every_fortieth)
         row = suite.evaluate(f"timm:test_vit@{file}", protocols=["knn"])["knn"]
         folder = tmp_path / "runs/timm-test_vit-dino_tiny"
         assert row["checkpoint"] == {"step": None, "hash": json.loads((folder / "encoder.json").read_text())["hash"]}

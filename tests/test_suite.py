@@ -33,7 +33,7 @@ def run(tmp_path_factory):
     return pretrain(configs.resolve(recipe="demo", overrides=TINY), folder)
 
 
-def every_twelfth(spec):
+def every_twelfth(spec, **_):
     """A twelfth of a set, so that the protocols take seconds; of train, test and OOD all classes remain."""
     pictures = load_pictures(spec)
     return pictures.subset(torch.arange(0, len(pictures), 12))
@@ -42,7 +42,7 @@ def every_twelfth(spec):
 @pytest.fixture(scope="module")
 def results(run):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suite, "load_pictures", every_twelfth)
+        patch.setattr(suite, "open_pictures", every_twelfth)
         return evaluate(run, protocols=QUICK)
 
 
@@ -58,7 +58,7 @@ def fake(monkeypatch):
 
         return measure
 
-    monkeypatch.setattr(suite, "load_pictures", every_twelfth)
+    monkeypatch.setattr(suite, "open_pictures", every_twelfth)
     monkeypatch.setattr(suite, "PROTOCOLS", {name: protocol(name) for name in [*PAPER, "pictures"]})
     return ran
 
@@ -99,8 +99,8 @@ class TestResults:
 
     def test_another_protocol_does_not_embed_the_pictures_again(self, run, results, monkeypatch):
         """Of all the features that kNN needs none is computed a second time."""
-        monkeypatch.setattr(suite, "load_pictures", every_twelfth)
-        monkeypatch.setattr(Encoder, "__call__", lambda self, images: pytest.fail("embedded again"))
+        monkeypatch.setattr(suite, "open_pictures", every_twelfth)
+        monkeypatch.setattr(Encoder, "summarise", lambda self, batch: pytest.fail("embedded again"))
         again = evaluate(run, protocols=["knn", "linear"], again=True)
         assert again["knn"]["metrics"] == results["knn"]["metrics"]
         assert again["linear"]["metrics"] == results["linear"]["metrics"]
@@ -121,7 +121,7 @@ class TestNothingIsChosenOnTest:
         options = Options(draws=1, linear_epochs=1, finetune_epochs=1, corruptions=("contrast",), severities=(5,))
         wanted = ["linear", "linear-paper", "lowshot", "semi", "ood"]
 
-        def shuffled(spec):
+        def shuffled(spec, **_):
             pictures = every_twelfth(spec)
             if spec != "photos@test":
                 return pictures
@@ -136,7 +136,7 @@ class TestNothingIsChosenOnTest:
                 return calibration.classification_metrics(probabilities, labels, **settings)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(suite, "load_pictures", load)
+                patch.setattr(suite, "open_pictures", load)
                 patch.setattr(Context, "subjects", (TRAINED,))  # the baselines are judged by the same code
                 for module in (answers, linear):
                     patch.setattr(module, "classification_metrics", record)
@@ -258,11 +258,11 @@ class TestWrongRequests:
     def changed(self, monkeypatch, spec, change):
         """One of the sets, changed."""
 
-        def load(wanted):
+        def load(wanted, **_):
             pictures = every_twelfth(wanted)
             return change(pictures) if wanted == spec else pictures
 
-        monkeypatch.setattr(suite, "load_pictures", load)
+        monkeypatch.setattr(suite, "open_pictures", load)
 
     def test_pictures_without_labels(self, copy, fake, monkeypatch, capsys):
         self.changed(monkeypatch, "photos@test", lambda p: dataclasses.replace(p, labels=None, classes=()))

@@ -96,7 +96,7 @@ def test_sets_are_embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     here = context(model)
     for name in here.sets:
         here.features(name)
-    here.views("test")
+    here.view_scores("test")
     encode, embedded = model.method.encode, []
 
     def counted(x: torch.Tensor) -> Embedding:
@@ -105,9 +105,8 @@ def test_sets_are_embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(model.method, "encode", counted)
     found = uncertainty.run(here)
-    # Is there a scale, asked twice; two views of 40 and of a tenth of train; 40 pictures as they are and 15 times
-    # worse.
-    assert sum(embedded) == 2 + 2 * (40 + 8) + 16 * 40
+    # Two views of 40 and of a tenth of train; 40 pictures as they are and 15 times worse.
+    assert sum(embedded) == 2 * (40 + 8) + 16 * 40
     score = fit_knn_distance(here.features("train"))(here.features("strange"))
     strange = found.arrays["thumbnail_uncertainty"][found.arrays["thumbnail_kind"] == "ood"]
     np.testing.assert_allclose(strange, score.sort(descending=True).values[:24].numpy())
@@ -140,8 +139,8 @@ class TestForecasts:
 
     @pytest.mark.parametrize("name", list(METHODS))
     def test_what_a_method_observes_fits_what_it_forecasts(self, name: str) -> None:
-        model, pictures = encoder(name), coloured(3, side=32)
-        assert (no_forecasts(model, pictures) is None) == isinstance(model.method, Observes)
+        model = encoder(name)
+        assert (no_forecasts(model, has_scale=True) is None) == isinstance(model.method, Observes)
         if isinstance(model.method, Observes):
             x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
             assert model.method.observe(x).shape == model.method.encode(x).mean.shape

@@ -1,7 +1,8 @@
-"""Pictures for supervised training and for prediction, batch by batch on the encoder's device."""
+"""Pictures for embedding, for supervised training and for prediction, batch by batch on the encoder's device."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from rich.console import Console
@@ -9,13 +10,18 @@ from rich.progress import track
 from torch import Tensor
 
 from prosmin.config import ViewsConfig
-from prosmin.data.feed import MEMORY_LIMIT
+from prosmin.data import feed
+from prosmin.data.given import picture_batches
 from prosmin.data.pictures import Pictures
+from prosmin.data.streamed import MAX_BAD, PictureSet, Streamed
 from prosmin.data.views import evaluation_view
+from prosmin.encoder import Encoder
 from prosmin.evaluation.augmentation import augmented
 from prosmin.training.order import Order
 
 PREDICTED = 256  # pictures at once without gradients
+
+Item = TypeVar("Item")
 
 
 class Batch(NamedTuple):
@@ -32,28 +38,63 @@ def batch_size(pictures: int, *, most: int) -> int:
 
 
 def training_batches(
-    pictures: Pictures, views: ViewsConfig, *, size: int, epochs: int, seed: int, device: torch.device, title: str = ""
+    pictures: PictureSet,
+    views: ViewsConfig,
+    *,
+    size: int,
+    epochs: int,
+    seed: int,
+    device: torch.device,
+    title: str = "",
 ) -> Iterator[Batch]:
     """Every epoch in a new order; order and augmentation follow from (seed, step, position).
 
     With a title, a terminal shows a bar.
     """
     order = Order(len(pictures), batch_size=size, seed=seed)
-    if pictures.images.nbytes <= MEMORY_LIMIT:
-        pictures = pictures.to(device)
-    console = Console(stderr=True)
     steps = range(epochs * order.steps_per_epoch)
-    hidden = not (title and console.is_terminal)
-    for step in track(steps, description=title, console=console, transient=True, disable=hidden):
-        index = order(step).to(pictures.images.device)
-        images, sizes = pictures.images[index].to(device), pictures.sizes[index].to(device)
-        yield Batch(step, augmented(images, sizes, views, seed=seed, step=step), index.to(device))
+    with closing(_batches_in(map(order, steps), pictures, device)) as batches:
+        for step, batch in enumerate(shown(batches, title, total=len(steps))):
+            views_of_batch = augmented(batch.images, batch.sizes, views, seed=seed, step=step)
+            yield Batch(step, views_of_batch, batch.index.to(device))
 
 
-def evaluation_batches(pictures: Pictures, views: ViewsConfig, *, device: torch.device) -> Iterator[Tensor]:
+def _batches_in(
+    orders: Iterable[Tensor], pictures: PictureSet, device: torch.device
+) -> Generator[feed.Batch, None, None]:
+    """The pictures in any order; of a stream an unreadable one is replaced by the next, which its index tells."""
+    if isinstance(pictures, Streamed):
+        stream = feed.StreamFeed(pictures, device=device, max_bad=MAX_BAD)
+        yield from cast(Generator[feed.Batch, None, None], stream.batches(orders))
+        return
+    if pictures.images.nbytes <= feed.MEMORY_LIMIT:
+        pictures = pictures.to(device)
+    for order in orders:
+        index = order.to(pictures.images.device)
+        yield feed.Batch(pictures.images[index].to(device), pictures.sizes[index].to(device), order)
+
+
+def evaluation_batches(pictures: PictureSet, views: ViewsConfig, *, device: torch.device) -> Iterator[Tensor]:
     """The evaluation views of all pictures in their order, (n, 3, h, h)."""
-    for images, sizes in zip(pictures.images.split(PREDICTED), pictures.sizes.split(PREDICTED), strict=True):
-        yield evaluation_view(images.to(device), sizes.to(device), views)
+    for batch in picture_batches(pictures, size=PREDICTED, device=device):
+        yield evaluation_view(batch.images, batch.sizes, views)
+
+
+def set_batches(pictures: PictureSet, encoder: Encoder, *, title: str) -> Iterator[feed.Batch]:
+    """All pictures in their order, as many at once as suits the encoder; of a stream, what cannot be read is left out.
+
+    A stream takes long, so a terminal shows a bar.
+    """
+    size = encoder.batch_size
+    batches = picture_batches(pictures, size=size, device=encoder.device, max_bad=MAX_BAD)
+    return shown(batches, "" if isinstance(pictures, Pictures) else title, total=-(-len(pictures) // size))
+
+
+def shown(items: Iterator[Item], title: str, *, total: int) -> Iterator[Item]:
+    """The items, with a bar on a terminal where there is a title."""
+    console = Console(stderr=True)
+    hidden = not (title and console.is_terminal)
+    yield from track(items, description=title, total=total, console=console, transient=True, disable=hidden)
 
 
 def half_precision(device: torch.device) -> torch.autocast:

@@ -1,23 +1,30 @@
 """What a protocol works on: an encoder, its baselines and the pictures, embedded once and kept."""
 
 import dataclasses
+import sys
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from prosmin.data.feed import Batch
 from prosmin.data.pictures import Pictures
+from prosmin.data.streamed import PictureSet, Streamed
 from prosmin.data.views import evaluation_view
-from prosmin.encoder import Encoder, has_batchnorm, set_statistics
+from prosmin.encoder import Encoder, Summary, has_batchnorm, set_statistics
 from prosmin.errors import ProsminError
+from prosmin.evaluation.batches import set_batches
 from prosmin.evaluation.cache import FeatureCache, Tensors
 from prosmin.evaluation.held_out import held_out_mask
 from prosmin.evaluation.options import Options
-from prosmin.methods.output import Embedding
+from prosmin.evaluation.placing import place
+from prosmin.evaluation.sampling import sample
+from prosmin.evaluation.view_scores import BETWEEN_VIEWS, view_scores
 
 TRAINED, UNTRAINED, PIXELS = "trained", "untrained", "raw pixels"
 UNTRAINED_SET = "untrained, BatchNorm set"
 PIXEL_SIDE = 16  # raw pixels are compared at 16 x 16: 768 numbers, so that their probe is quick
+STATISTICS = 2048  # pictures of a streamed set that the untrained network's BatchNorm is set by
 
 
 @dataclass(frozen=True)
@@ -25,13 +32,13 @@ class Context:
     """The pictures by name ("train", "test", and the out-of-distribution sets) and the encoder under test."""
 
     encoder: Encoder
-    sets: dict[str, Pictures]
+    sets: dict[str, PictureSet]
     ood: tuple[str, ...] = ()  # names in `sets`
     seed: int = 0
     options: Options = field(default_factory=Options)
     cache: FeatureCache | None = None  # where features outlast the command
     _kept: dict[tuple[str, str], Tensors] = field(default_factory=dict)
-    _views: dict[str, list[Embedding]] = field(default_factory=dict)
+    _view_scores: dict[str, Tensors] = field(default_factory=dict)
     _hashes: dict[str, str] = field(default_factory=dict)
     _baselines: dict[str, Encoder] = field(default_factory=dict)
 
@@ -41,20 +48,39 @@ class Context:
         set_too = (UNTRAINED_SET,) if has_batchnorm(self.encoder) else ()
         return (TRAINED, *set_too, UNTRAINED, PIXELS)
 
+    def settle(self) -> None:
+        """Embed the streamed sets, which shows what of them cannot be read, and go on without that."""
+        for name, pictures in self.sets.items():
+            if isinstance(pictures, Streamed):
+                readable = self._tensors(name, TRAINED)["numbers"]
+                missing = len(pictures) - len(readable)
+                if missing:
+                    print(f"{missing} pictures of {pictures.spec} cannot be read and were left out", file=sys.stderr)
+                self.sets[name] = pictures.subset(readable)
+
     def features(self, name: str, subject: str = TRAINED) -> Tensor:
-        """Features (N, D) of a set."""
+        """Features (N, D) of a set, in main memory."""
         return self._tensors(name, subject)["features"]
+
+    def placed(self, name: str, subject: str = TRAINED) -> Tensor:
+        """The same features where they are best worked on: the encoder's device, if it has the room."""
+        return place(self.features(name, subject), self.encoder.device)
+
+    @property
+    def has_scale(self) -> bool:
+        """Whether the trained encoder's forecasts have a spread."""
+        return "log_scale" in self._tensors("test", TRAINED)
 
     def uncertainty(self, name: str) -> Tensor:
         """The trained encoder's uncertainty about each picture of a set, (N,): Encoder.uncertainty, embedded once."""
         kept = self._tensors(name, TRAINED).get("log_scale")
-        return self.encoder.uncertainty(self.sets[name]) if kept is None else kept
+        return self.view_scores(name)[BETWEEN_VIEWS] if kept is None else kept
 
-    def views(self, name: str) -> list[Embedding]:
-        """Embeddings of several random views of a set by the trained encoder."""
-        if name not in self._views:
-            self._views[name] = self.encoder.views(self.sets[name], seed=self.seed)
-        return self._views[name]
+    def view_scores(self, name: str) -> Tensors:
+        """What several random views of each picture of a set say together, (N,) each, by the trained encoder."""
+        if name not in self._view_scores:
+            self._view_scores[name] = view_scores(self.encoder, self.sets[name], seed=self.seed)
+        return self._view_scores[name]
 
     def labels(self, name: str) -> Tensor:
         """Labels (N,) of a set."""
@@ -90,7 +116,7 @@ class Context:
             content = self._content(name, subject) if cache else ()
             kept = cache.read(*content) if cache else None
             if kept is None:
-                kept = _summary(self._embed(self.sets[name], subject))
+                kept = self._embed(name, subject)
                 if cache:
                     cache.write(kept, *content)
             self._kept[key] = kept
@@ -107,34 +133,39 @@ class Context:
             self._hashes[name] = self.sets[name].content_hash()
         return self._hashes[name]
 
-    def _embed(self, pictures: Pictures, subject: str) -> Embedding:
-        if subject == PIXELS:
-            return _pixels(pictures, self.encoder)
-        if subject == TRAINED:
-            return self.encoder(pictures)
+    @torch.inference_mode()
+    def _embed(self, name: str, subject: str) -> Tensors:
+        """Batch by batch: a forecast has up to a hundred times the size of the features and is not kept."""
+        pictures, encoder = self.sets[name], self._subject(subject)
+        index, features, scales = [], [], []
+        for batch in set_batches(pictures, encoder, title=f"{subject}: {name}"):
+            summary = _pixels(batch, encoder) if subject == PIXELS else encoder.summarise(batch)
+            index.append(batch.index)
+            features.append(summary.features.cpu())
+            scales += [] if summary.log_scale is None else [summary.log_scale.cpu()]
+        kept = {"features": torch.cat(features)}
+        if scales and bool(torch.cat(scales).isfinite().any()):
+            kept["log_scale"] = torch.cat(scales)
+        return kept | {"numbers": torch.cat(index)} if isinstance(pictures, Streamed) else kept
+
+    def _subject(self, subject: str) -> Encoder:
+        """The networks that embed; those of a baseline are built once."""
+        if subject in (TRAINED, PIXELS):
+            return self.encoder
         if subject not in self._baselines:
             fresh = self.encoder.untrained()
-            self._baselines[subject] = set_statistics(fresh, self.sets["train"]) if subject == UNTRAINED_SET else fresh
-        return self._baselines[subject](pictures)
+            self._baselines[subject] = set_statistics(fresh, self._known()) if subject == UNTRAINED_SET else fresh
+        return self._baselines[subject]
+
+    def _known(self) -> Pictures:
+        """Training pictures for statistics: all that are in memory, else enough of them."""
+        train = self.sets["train"]
+        return train if isinstance(train, Pictures) else sample(train, STATISTICS, seed=self.seed, purpose="statistics")
 
 
-def _summary(embedding: Embedding) -> Tensors:
-    """Features, and the mean log scale where there is a scale."""
-    scale = embedding.scale
-    if scale is None or not bool((scale > 0).any()):
-        return {"features": embedding.features}
-    return {"features": embedding.features, "log_scale": scale.log().mean(1)}
-
-
-@torch.inference_mode()
-def _pixels(pictures: Pictures, encoder: Encoder) -> Embedding:
+def _pixels(batch: Batch, encoder: Encoder) -> Summary:
     """The evaluation view itself, reduced to 16 px, as features: what a trained encoder must beat."""
-    parts = []
-    for start in range(0, len(pictures), 1024):
-        chunk = slice(start, start + 1024)
-        x = evaluation_view(pictures.images[chunk], pictures.sizes[chunk], encoder.config.views)
-        if x.shape[-1] > PIXEL_SIDE:
-            x = torch.nn.functional.interpolate(x, size=PIXEL_SIDE, mode="bilinear", antialias=True)
-        parts.append(x.flatten(1))
-    features = torch.cat(parts)
-    return Embedding(features, features, None)
+    x = evaluation_view(batch.images, batch.sizes, encoder.config.views)
+    if x.shape[-1] > PIXEL_SIDE:
+        x = torch.nn.functional.interpolate(x, size=PIXEL_SIDE, mode="bilinear", antialias=True)
+    return Summary(x.flatten(1), None, None)

@@ -8,16 +8,20 @@ from typing import Any
 
 import torch
 
+from prosmin.config import ViewsConfig
 from prosmin.data.corruptions import reference
 from prosmin.data.corruptions.framing import framed, framed_sides
 from prosmin.data.corruptions.generate import corrupt, generators
 from prosmin.data.corruptions.stored import StoredSet, open_stored
 from prosmin.data.pictures import Pictures
+from prosmin.data.streamed import PictureSet, in_memory, joined, memory_limit
 from prosmin.errors import ProsminError
 from prosmin.evaluation.context import Context
 
 Show = Callable[[float], None]
 """Told how much more of one corruption at one severity is done, 1 in all."""
+
+_PART = 1024  # pictures of a stream that are decoded at once
 
 
 @dataclass(frozen=True)
@@ -59,12 +63,18 @@ def _present(context: Context) -> tuple[StoredSet, list[str]]:
 
 def _makeable(context: Context) -> tuple[dict[str, str], dict[str, str]]:
     """What makes each corruption asked for, and why the others cannot be made."""
-    test = context.sets["test"]
-    side = int(framed_sides(test.sizes, context.encoder.config.views).min())
+    test, views = context.sets["test"], context.encoder.config.views
+    # The sizes of a stream are not known yet; the corruption itself will say so.
+    side = int(framed_sides(test.sizes, views).min()) if isinstance(test, Pictures) else reference.SMALLEST
     if side < reference.SMALLEST:
         raise ProsminError(
             f"Of a picture in {test.spec} the encoder sees {side} x {side} pixels; corruptions are defined from "
             f"{reference.SMALLEST} pixels on."
+        )
+    if 3 * views.global_size**2 * len(test) > memory_limit():
+        raise ProsminError(
+            f"{len(test)} pictures of {test.spec} at {views.global_size} px take more than a third of the memory of "
+            "this machine. Name fewer of them with --test."
         )
     made, left_out = generators(context.options.corruptions)
     if not made:
@@ -98,7 +108,7 @@ def _stored(context: Context) -> Corrupted:
 
 def _generated(context: Context) -> Corrupted:
     made, left_out = _makeable(context)
-    pictures = framed(context.sets["test"], context.encoder.config.views)
+    pictures = _framed(context.sets["test"], context.encoder.config.views)
 
     def read(name: str, severity: int, show: Show) -> Pictures:
         def progress(done: int) -> None:
@@ -122,6 +132,14 @@ def _generated(context: Context) -> Corrupted:
         },
         read=read,
     )
+
+
+def _framed(pictures: PictureSet, views: ViewsConfig) -> Pictures:
+    """What the encoder sees of each picture, which fits into memory also where the pictures do not."""
+    if isinstance(pictures, Pictures):
+        return framed(pictures, views)
+    parts = torch.arange(len(pictures)).split(_PART)
+    return joined([framed(in_memory(pictures.subset(part)), views) for part in parts])
 
 
 def is_imagenet(classes: tuple[str, ...]) -> bool:

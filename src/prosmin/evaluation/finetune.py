@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from prosmin.data.pictures import Pictures
+from prosmin.data.streamed import PictureSet
 from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError
 from prosmin.evaluation.answers import weigh
@@ -46,13 +46,13 @@ class FineTuned:
 
 
 def fine_tune(
-    encoder: Encoder, train: Pictures, test: Pictures, *, classes: int, seed: int, epochs: int | None = None
+    encoder: Encoder, train: PictureSet, test: PictureSet, *, classes: int, seed: int, epochs: int | None = None
 ) -> FineTuned:
     """Fine-tune a copy of the encoder's backbone on all of `train`; of `test` the pictures are read alone."""
     labels = _labels(train)
     epochs = default_epochs(len(train)) if epochs is None else epochs
 
-    def answers(some: Pictures, others: Pictures, rate: float) -> Tensor:
+    def answers(some: PictureSet, others: PictureSet, rate: float) -> Tensor:
         network = _train(encoder, some, classes=classes, rate=rate, epochs=epochs, seed=seed)
         return _predict(network, others, encoder)
 
@@ -104,7 +104,7 @@ class Classifier(nn.Module):
         return self.head(self.backbone(x))
 
 
-def _train(encoder: Encoder, train: Pictures, *, classes: int, rate: float, epochs: int, seed: int) -> Classifier:
+def _train(encoder: Encoder, train: PictureSet, *, classes: int, rate: float, epochs: int, seed: int) -> Classifier:
     device, labels = encoder.device, _labels(train).to(encoder.device)
     network = Classifier(encoder.method.get_submodule("online.backbone"), classes).to(device).train()
     optimizer = AdamW(_groups(network), lr=rate, fused=device.type == "cuda")
@@ -139,14 +139,14 @@ def _groups(network: Classifier) -> list[dict[str, Any]]:
 
 
 @torch.inference_mode()
-def _predict(network: Classifier, pictures: Pictures, encoder: Encoder) -> Tensor:
+def _predict(network: Classifier, pictures: PictureSet, encoder: Encoder) -> Tensor:
     """Logits (N, C) of the evaluation views, in float32."""
     network.eval()
     views = evaluation_batches(pictures, encoder.config.views, device=encoder.device)
     return torch.cat([network(x).float().cpu() for x in views])
 
 
-def _held_out(train: Pictures, labels: Tensor, seed: int) -> list[Tensor]:
+def _held_out(train: PictureSet, labels: Tensor, seed: int) -> list[Tensor]:
     """The pictures each choosing network does not see."""
     if len(labels) >= FEW:
         return [held_out_mask(labels, train.keys, train.spec, seed=seed)]
@@ -154,6 +154,6 @@ def _held_out(train: Pictures, labels: Tensor, seed: int) -> list[Tensor]:
     return [fold == i for i in range(FOLDS)]
 
 
-def _labels(pictures: Pictures) -> Tensor:
+def _labels(pictures: PictureSet) -> Tensor:
     assert pictures.labels is not None  # the protocol has asked for labels already
     return pictures.labels.cpu()

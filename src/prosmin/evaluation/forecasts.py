@@ -22,17 +22,11 @@ class Forecasts(NamedTuple):
     observed: Tensor
 
 
-def has_scale(encoder: Encoder, pictures: Pictures) -> bool:
-    """Whether the encoder's forecasts have a spread."""
-    scale = encoder(pictures.subset(torch.arange(1))).scale
-    return scale is not None and bool((scale > 0).any())
-
-
-def no_forecasts(encoder: Encoder, pictures: Pictures) -> str | None:
+def no_forecasts(encoder: Encoder, *, has_scale: bool) -> str | None:
     """Why there is no forecast to hold against an observation; None where there is one."""
     if not isinstance(encoder.method, Observes):
         return "the method does not forecast an embedding that could be observed"
-    return None if has_scale(encoder, pictures) else "the forecast has no scale"
+    return None if has_scale else "the forecast has no scale"
 
 
 @torch.inference_mode()

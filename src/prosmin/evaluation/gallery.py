@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from prosmin.data.pictures import Pictures
+from prosmin.data.streamed import PictureSet, in_memory
 
 PICTURES = 24  # of each kind
 THUMBNAIL = 96  # their side at most
@@ -15,20 +16,21 @@ THUMBNAIL = 96  # their side at most
 class Ranked(NamedTuple):
     """A set with a number for each picture, (N,)."""
 
-    pictures: Pictures
+    pictures: PictureSet
     values: Tensor
 
 
 def gallery(test: Ranked, strange: list[Ranked]) -> dict[str, np.ndarray]:
     """The ends of the test pictures by uncertainty, and the first of each out-of-distribution set by strangeness."""
     order = test.values.argsort()
-    rows = [("certain", test, order[:PICTURES]), ("uncertain", test, order.flip(0)[:PICTURES])]
-    rows += [("ood", ranked, ranked.values.argsort(descending=True)[:PICTURES]) for ranked in strange]
-    shown = [(kind, pool, int(i)) for kind, (pool, _), chosen in rows for i in chosen]
+    ranks = [("certain", test, order[:PICTURES]), ("uncertain", test, order.flip(0)[:PICTURES])]
+    ranks += [("ood", ranked, ranked.values.argsort(descending=True)[:PICTURES]) for ranked in strange]
+    rows = [(kind, in_memory(pool.subset(chosen)), values[chosen]) for kind, (pool, values), chosen in ranks]
+    shown = [(kind, pool, i) for kind, pool, _ in rows for i in range(len(pool))]
     side = min(THUMBNAIL, max(int(pool.sizes[i].min()) for _, pool, i in shown))  # one size: they share an array
     return {
         "thumbnails": np.stack([_thumbnail(pool, i, side) for _, pool, i in shown]),
-        "thumbnail_uncertainty": np.concatenate([values[chosen].numpy() for _, (_, values), chosen in rows]),
+        "thumbnail_uncertainty": np.concatenate([values.numpy() for _, _, values in rows]),
         "thumbnail_kind": np.array([kind for kind, _, _ in shown]),
         "thumbnail_label": np.array([_label(pool, i) for _, pool, i in shown]),
         "thumbnail_key": np.array([pool.keys[i] for _, pool, i in shown]),

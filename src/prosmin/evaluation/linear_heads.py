@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from prosmin.data.pictures import Pictures
+from prosmin.data.streamed import PictureSet
 from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError
 from prosmin.evaluation.answers import weigh
@@ -38,7 +38,7 @@ class LinearAnswers:
 
 @torch.no_grad()
 def train_linear_heads(
-    encoder: Encoder, train: Pictures, test: Pictures, *, classes: int, epochs: int, seed: int
+    encoder: Encoder, train: PictureSet, test: PictureSet, *, classes: int, epochs: int, seed: int
 ) -> LinearAnswers:
     """The best head for `train`; of `test` the pictures are read alone."""
     assert train.labels is not None  # the protocol has asked for labels already
@@ -70,7 +70,7 @@ def train_linear_heads(
 
 
 def _train(
-    encoder: Encoder, train: Pictures, labels: Tensor, held_out: Tensor, *, classes: int, epochs: int, seed: int
+    encoder: Encoder, train: PictureSet, labels: Tensor, held_out: Tensor, *, classes: int, epochs: int, seed: int
 ) -> Tensor:
     """Heads (2, R, C, F + 1): choosing and answering, one a rate, the last input is the bias's."""
     size = batch_size(len(train), most=BATCH)
@@ -101,7 +101,7 @@ def _train(
     return heads
 
 
-def _predict(heads: Tensor, pictures: Pictures, encoder: Encoder) -> Tensor:
+def _predict(heads: Tensor, pictures: PictureSet, encoder: Encoder) -> Tensor:
     """Logits (R, N, C) of the evaluation views by heads (R, C, F + 1)."""
     views = evaluation_batches(pictures, encoder.config.views, device=encoder.device)
     return torch.cat([(_inputs(encoder, x) @ heads.mT).cpu() for x in views], dim=1)

@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.manifold import TSNE
 from torch import Tensor
 
 DIRECTIONS = 30  # principal directions that t-SNE starts from: of more it becomes slow, not different
@@ -25,6 +24,8 @@ def planar_map(features: Tensor, *, seed: int) -> np.ndarray:
     spread = float(main[:, 0].std())
     if len(main) < FEWEST or spread < 1e-6:
         return _in_unit_square(main[:, :2])
+    from sklearn.manifold import TSNE  # a second to import, and nothing else of an evaluation needs it
+
     tsne = TSNE(
         n_components=2,
         perplexity=min(PERPLEXITY, (len(main) - 1) / 3),

@@ -3,12 +3,13 @@
 import torch
 
 from prosmin.data.pictures import Pictures
+from prosmin.data.streamed import PictureSet, in_memory
 from prosmin.randomness import generator
 
 
-def sample(pictures: Pictures, count: int, *, seed: int, purpose: str) -> Pictures:
+def sample(pictures: PictureSet, count: int, *, seed: int, purpose: str) -> Pictures:
     """At most `count` of the pictures in their order; which ones follows from the seed and the purpose."""
     if len(pictures) <= count:
-        return pictures
+        return in_memory(pictures)
     order = torch.randperm(len(pictures), generator=generator(seed, 0, purpose))
-    return pictures.subset(order[:count].sort().values)
+    return in_memory(pictures.subset(order[:count].sort().values))

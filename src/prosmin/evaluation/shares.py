@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from prosmin.data.pictures import Pictures
+from prosmin.data.streamed import PictureSet
 from prosmin.errors import ProsminError
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.subsets import balanced_subset, deal_folds
@@ -75,7 +75,7 @@ def _published(context: Context, files: Sequence[str]) -> tuple[list[Share], dic
     return [Share(name=name, subsets=tuple(subsets)) for name, subsets in found.items()], {}
 
 
-def read_list(file: Path, pictures: Pictures) -> Tensor:
+def read_list(file: Path, pictures: PictureSet) -> Tensor:
     """The indices, rising, of the pictures a list names: whole keys, or file names where those are unique."""
     try:
         names = dict.fromkeys(line.strip() for line in file.read_text().splitlines() if line.strip())

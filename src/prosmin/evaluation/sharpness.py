@@ -6,19 +6,20 @@ from torch import Tensor
 from prosmin.config import ViewsConfig
 from prosmin.data.boxes import centre_boxes
 from prosmin.data.colour import grey
-from prosmin.data.pictures import Pictures
+from prosmin.data.given import picture_batches
 from prosmin.data.resize import resized_crop
+from prosmin.data.streamed import PictureSet
 
 _BATCH = 256
 
 
 @torch.no_grad()
-def sharpness(pictures: Pictures, views: ViewsConfig) -> Tensor:
+def sharpness(pictures: PictureSet, views: ViewsConfig, *, device: torch.device) -> Tensor:
     """Variance of the Laplacian of what the encoder sees of each picture, in grey levels of 0 to 1: (N,)."""
     parts = []
-    for images, sizes in zip(pictures.images.split(_BATCH), pictures.sizes.split(_BATCH), strict=True):
-        boxes = centre_boxes(sizes, share=views.crop_share)
-        seen = resized_crop(images, boxes, views.global_size, interpolation=views.interpolation)
+    for batch in picture_batches(pictures, size=_BATCH, device=device):
+        boxes = centre_boxes(batch.sizes, share=views.crop_share)
+        seen = resized_crop(batch.images, boxes, views.global_size, interpolation=views.interpolation)
         parts.append(laplacian_variance(grey(seen)[:, 0]).cpu())
     return torch.cat(parts)
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from prosmin.data.pictures import Pictures, load_pictures
+from prosmin.data.pictures import Pictures
 from prosmin.data.sources import split_spec
+from prosmin.data.streamed import PictureSet, memory_limit, open_pictures
 from prosmin.encoder import Encoder, load
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.cache import FeatureCache
@@ -78,7 +79,7 @@ def evaluate(
     missing = [name for name in names if name not in found]
     if missing:
         cache = FeatureCache(folder / "cache", encoder.card["hash"])
-        sets = {name: _load(spec) for name, spec in specs.items()}
+        sets = _load(specs) if set(missing) != {"transfer"} else {}  # which reads its own alone
         context = Context(encoder, sets, ood=tuple(specs)[2:], options=options, cache=cache)
         # All that can be wrong is found before the first protocol takes its time.
         obstacles = {name: sentence for name in missing if (sentence := _obstacle(name, context))}
@@ -88,13 +89,15 @@ def evaluate(
     if left_out:
         print("left out: " + "; ".join(f"{name}: {why}" for name, why in left_out.items()), file=sys.stderr)
     keep_card(encoder.card, folder)
-    for name in missing:
-        if name not in left_out:
-            began = time.monotonic()
-            result = PROTOCOLS[name](context)
-            command = _command(run, folder, name, specs, options)
-            row = _row(name, result, encoder, specs, options, command, time.monotonic() - began)
-            found[name] = _write(folder, row, result)
+    wanted = [name for name in missing if name not in left_out]
+    if wanted:
+        context.settle()
+    for name in wanted:
+        began = time.monotonic()
+        result = PROTOCOLS[name](context)
+        command = _command(run, folder, name, specs, options)
+        row = _row(name, result, encoder, specs, options, command, time.monotonic() - began)
+        found[name] = _write(folder, row, result)
     return {name: found[name] for name in names if name in found}
 
 
@@ -159,11 +162,16 @@ def _specs(data: str, test: str | None, ood: Sequence[str] | None) -> dict[str, 
     return specs | {spec: spec for spec in ood or ()}
 
 
-def _load(spec: str) -> Pictures:
-    pictures = load_pictures(spec)
-    if len(pictures) < 2:
-        raise ProsminError(f"{spec} holds one picture; a protocol needs 2 or more.")
-    return pictures
+def _load(specs: dict[str, str]) -> dict[str, PictureSet]:
+    """The sets by name, in memory as far as they fit into it together."""
+    sets: dict[str, PictureSet] = {}
+    room = memory_limit()
+    for name, spec in specs.items():
+        sets[name] = pictures = open_pictures(spec, limit=room)
+        if len(pictures) < 2:
+            raise ProsminError(f"{spec} holds one picture; a protocol needs 2 or more.")
+        room -= pictures.images.nbytes if isinstance(pictures, Pictures) else 0
+    return sets
 
 
 def _finished(

@@ -28,7 +28,7 @@ def run(context: Context) -> Result:
     corrupted = open_corrupted(context)
     labels = context.labels("train")
     probe = linear_probe(
-        context.features("train"), labels, classes=context.classes, seed=context.seed, held_out=context.held_out
+        context.placed("train"), labels, classes=context.classes, seed=context.seed, held_out=context.held_out
     )
     clean = measure(probe.probabilities(context.features("test")), context.labels("test"))
     encoder = seeing_all(context.encoder) if corrupted.framed else context.encoder
@@ -38,7 +38,7 @@ def run(context: Context) -> Result:
             for severity in context.options.severities:
                 pictures = corrupted.read(name, severity, show)
                 assert pictures.labels is not None
-                cells[name, severity] = measure(probe.probabilities(encoder(pictures).features), pictures.labels)
+                cells[name, severity] = measure(probe.probabilities(encoder.features(pictures)), pictures.labels)
     return Result(
         metrics=summary(cells, clean, imagenet=corrupted.imagenet),
         settings=corrupted.settings | {"classifier": "linear probe on clean train", "l2": probe.l2},

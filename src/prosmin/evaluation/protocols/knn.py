@@ -22,8 +22,8 @@ def run(context: Context) -> Result:
 
 
 def _score(context: Context, subject: str) -> dict[str, float]:
-    bank, queries = context.features("train", subject), context.features("test", subject)
-    bank_labels, labels = context.labels("train"), context.labels("test")
+    bank, queries = context.placed("train", subject), context.features("test", subject)
+    bank_labels, labels = (context.labels(name).to(bank.device) for name in ("train", "test"))
     similarities, indices = nearest(bank, queries, min(WIDE_K, len(bank)))
     votes = bank_labels[indices]  # (N, k)
 

@@ -17,7 +17,7 @@ def run(context: Context) -> Result:
 
 def _score(context: Context, subject: str) -> Result:
     probe = linear_probe(
-        context.features("train", subject),
+        context.placed("train", subject),
         context.labels("train"),
         classes=context.classes,
         seed=context.seed,

@@ -7,6 +7,7 @@ from torch import Tensor
 from prosmin.evaluation.answers import judge
 from prosmin.evaluation.context import TRAINED, Context
 from prosmin.evaluation.linear import linear_probe
+from prosmin.evaluation.placing import place
 from prosmin.evaluation.result import Result
 from prosmin.evaluation.shares import FOLDS, labelled_shares, over_draws
 
@@ -34,14 +35,13 @@ def run(context: Context) -> Result:
 
 def _score(context: Context, subject: str, subset: Tensor) -> tuple[dict[str, float], float]:
     """The metrics of one draw, and its strength."""
-    device = context.encoder.device  # 10 % of a large set is slow on a CPU
     probe = linear_probe(
-        context.features("train", subject)[subset].to(device),
+        place(context.features("train", subject)[subset], context.encoder.device),
         context.labels("train")[subset],
         classes=context.classes,
         seed=context.seed,
         folds=FOLDS,
     )
-    logits = probe.logits(context.features("test", subject).to(device)).cpu()
+    logits = probe.logits(context.features("test", subject))
     row = judge(logits, context.labels("test"), temperature=probe.temperature, seed=context.seed)
     return row, probe.l2

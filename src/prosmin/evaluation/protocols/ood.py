@@ -8,7 +8,6 @@ from torch import Tensor
 
 from prosmin.errors import UsageError
 from prosmin.evaluation.context import TRAINED, Context
-from prosmin.evaluation.masks import class_mask
 from prosmin.evaluation.ood import DETECTORS, SCORES, Detector, ood_metrics
 from prosmin.evaluation.result import Result
 
@@ -25,7 +24,7 @@ def run(context: Context) -> Result:
     With some sets called near, there are the same means over the near and over the far ones.
     """
     groups = near_and_far(context)
-    train = context.features("train")
+    train = context.placed("train")
     detectors = {name: fit(train) for name, fit in DETECTORS.items()}
     inside = _scores(context, "test", detectors)
     outside = {name: _scores(context, name, detectors) for name in context.ood}
@@ -68,20 +67,15 @@ def of_its_classes(context: Context, name: str) -> Tensor | None:
     test, own = context.sets["test"], context.sets[name].classes
     if test.labels is None or not own or not set(own) < set(test.classes) or all(text.isdigit() for text in own):
         return None
-    mask = class_mask(own, test.classes, spec=context.sets[name].spec)
-    return mask[test.labels.cpu()]
+    return torch.tensor([text in own for text in test.classes])[test.labels.cpu()]
 
 
 def _scores(context: Context, name: str, detectors: dict[str, Detector]) -> dict[str, Tensor]:
     """Every score of a set, higher is stranger: detectors on features, spread of the forecasts over views."""
-    features = context.features(name)
-    scores = {score: detector(features) for score, detector in detectors.items()}
-    views = context.views(name)
-    mean = torch.stack([view.mean for view in views])  # (V, N, K)
-    scales = [view.scale for view in views if view.scale is not None]
-    if scales:
-        scale = torch.stack(scales)
-        scores |= {score: measure(mean, scale) for score, measure in SCORES.items()}
+    features = context.placed(name)
+    scores = {score: detector(features).cpu() for score, detector in detectors.items()}
+    if context.has_scale:
+        scores |= {score: context.view_scores(name)[score] for score in SCORES}
     return scores
 
 
@@ -93,11 +87,10 @@ def _baselines(
     for subject in context.subjects:
         if subject == TRAINED:
             continue
-        detector = DETECTORS[DEFAULT](context.features("train", subject))
-        inside = detector(context.features("test", subject))
+        detector = DETECTORS[DEFAULT](context.placed("train", subject))
+        scores = {name: detector(context.features(name, subject)).cpu() for name in ("test", *context.ood)}
         sets: Rows = {
-            name: {DEFAULT: ood_metrics(_inside(inside, among.get(name)), detector(context.features(name, subject)))}
-            for name in context.ood
+            name: {DEFAULT: ood_metrics(_inside(scores["test"], among.get(name)), scores[name])} for name in context.ood
         }
         found[subject] = {"auroc": _mean(sets, DEFAULT, "auroc", context.ood), **_by_group(sets, groups)}
     return found

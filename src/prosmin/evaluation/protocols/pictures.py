@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prosmin.data.pictures import Pictures
+from prosmin.data.streamed import PictureSet, in_memory
 from prosmin.data.views import evaluation_view
 from prosmin.encoder import Encoder
 from prosmin.evaluation.context import Context
@@ -78,10 +78,11 @@ def run(context: Context) -> Result:
 
 
 def _thumbnails(context: Context, chosen: Tensor, strange: list[Strange]) -> dict[str, np.ndarray]:
-    test = context.sets["test"]
-    side = tile_side(test)
-    tiles = [square(test, int(i), side) for i in chosen]
-    made = sheet(tiles + [square(context.sets[one.set], one.place, side) for one in strange])
+    shown = in_memory(context.sets["test"].subset(chosen))
+    others = [in_memory(context.sets[one.set].subset(torch.tensor([one.place]))) for one in strange]
+    side = tile_side(shown)
+    tiles = [square(shown, i, side) for i in range(len(shown))]
+    made = sheet(tiles + [square(other, 0, side) for other in others])
     return {
         "sheet": np.frombuffer(made.jpeg, dtype=np.uint8),
         "tile": np.array(made.tile),
@@ -134,21 +135,21 @@ def strangest(context: Context) -> list[Strange]:
     """The GALLERY out-of-distribution pictures furthest from train, strangest first."""
     if not context.ood:
         return []
-    score = fit_knn_distance(context.features("train"))
+    score = fit_knn_distance(context.placed("train"))
     found: list[Strange] = []
     for name in context.ood:
-        values = score(context.features(name))
+        values = score(context.features(name)).cpu()
         top = values.argsort(descending=True)[:GALLERY]
         found += [Strange(name, int(i), float(values[i])) for i in top]
     return sorted(found, key=lambda one: -one.score)[:GALLERY]
 
 
-def _attention(encoder: Encoder, test: Pictures, places: Tensor, row: Tensor) -> dict[str, np.ndarray]:
+def _attention(encoder: Encoder, test: PictureSet, places: Tensor, row: Tensor) -> dict[str, np.ndarray]:
     """What the encoder sees of some pictures and how its last block weighs the patches; nothing without a ViT."""
     backbone = encoder.method.get_submodule("online.backbone")
     if not has_class_attention(backbone):
         return {}
-    some, views = test.subset(places), encoder.config.views
+    some, views = in_memory(test.subset(places)), encoder.config.views
     x = evaluation_view(some.images.to(encoder.device), some.sizes.to(encoder.device), views)
     weights = class_attention(backbone, x).float().cpu()  # (A, heads, h, w)
     mean, std = (torch.tensor(values, device=x.device).view(3, 1, 1) for values in (views.mean, views.std))
@@ -162,5 +163,5 @@ def _attention(encoder: Encoder, test: Pictures, places: Tensor, row: Tensor) ->
     }
 
 
-def _label(pool: Pictures, i: int) -> str:
+def _label(pool: PictureSet, i: int) -> str:
     return pool.classes[int(pool.labels[i])] if pool.labels is not None and pool.classes else ""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from prosmin.data.streamed import where_it_fits
 from prosmin.evaluation.answers import judge
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.finetune import fine_tune
@@ -20,7 +21,7 @@ def run(context: Context) -> Result:
         tuned = [
             fine_tune(
                 context.encoder,
-                train.subset(subset),
+                where_it_fits(train.subset(subset)),
                 test,
                 classes=context.classes,
                 seed=context.seed + draw,

@@ -7,10 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prosmin.data.pictures import Pictures, load_pictures
+from prosmin.data.given import picture_batches
+from prosmin.data.pictures import Pictures
 from prosmin.data.sources import Source, open_source, split_spec
+from prosmin.data.streamed import MAX_BAD, PictureSet, joined, open_pictures, streamed
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.answers import diagrams, judge
+from prosmin.evaluation.batches import PREDICTED
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.finetune import fine_tune
 from prosmin.evaluation.result import Result
@@ -22,9 +25,8 @@ def run(context: Context) -> Result:
     curves: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     for spec in context.options.transfer:
-        *parts, test = (load_pictures(split) for split in _splits(spec))
-        labels = _check_labels(*parts, test)
-        train = _joined(parts)
+        train, test = _open(spec)
+        labels = _check_labels(train, test)
         tuned = fine_tune(
             context.encoder,
             train,
@@ -61,7 +63,7 @@ def _splits(spec: str) -> list[str]:
     return [train, test] if between == test else [train, between, test]
 
 
-def _check_labels(*splits: Source | Pictures) -> Tensor:
+def _check_labels(*splits: Source | PictureSet) -> Tensor:
     """The labels of the last split, when all have labels of the same classes."""
     first = splits[0]
     for split in splits:
@@ -77,20 +79,19 @@ def _check_labels(*splits: Source | Pictures) -> Tensor:
     return splits[-1].labels
 
 
-def _joined(parts: list[Pictures]) -> Pictures:
-    """Several splits as one set."""
-    if len(parts) == 1:
-        return parts[0]
-    height, width = (max(part.images.shape[side] for part in parts) for side in (2, 3))
-    padded = [
-        torch.nn.functional.pad(part.images, (0, width - part.images.shape[3], 0, height - part.images.shape[2]))
-        for part in parts
-    ]
-    return Pictures(
-        images=torch.cat(padded),
-        sizes=torch.cat([part.sizes for part in parts]),
-        labels=torch.cat([part.labels for part in parts if part.labels is not None]),
-        classes=parts[0].classes,
-        keys=tuple(key for part in parts for key in part.keys),
-        spec=" + ".join(part.spec for part in parts),
-    )
+def _open(spec: str) -> tuple[PictureSet, PictureSet]:
+    """What is learned from as one set, and the test split."""
+    names = _splits(spec)
+    *parts, test = (open_pictures(name) for name in names)
+    _check_labels(*parts, test)
+    decoded = [part for part in parts if isinstance(part, Pictures)]
+    train = joined(decoded) if len(decoded) == len(parts) else streamed([open_source(name) for name in names[:-1]])
+    return _readable(train), _readable(test)
+
+
+def _readable(pictures: PictureSet) -> PictureSet:
+    """Without what cannot be read, which a stream shows when it is: every answer needs its picture."""
+    if isinstance(pictures, Pictures):
+        return pictures
+    batches = picture_batches(pictures, size=PREDICTED, device=torch.device("cpu"), max_bad=MAX_BAD)
+    return pictures.subset(torch.cat([batch.index for batch in batches]))

@@ -1,15 +1,15 @@
 """uncertainty: does the encoder know where its representation is wrong, and does its forecast hold what it promises?"""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.correlation import spearman
 from prosmin.evaluation.coverage import judge_coverage
-from prosmin.evaluation.forecasts import has_scale, make_forecasts, no_forecasts
+from prosmin.evaluation.forecasts import make_forecasts, no_forecasts
 from prosmin.evaluation.gallery import Ranked, gallery
 from prosmin.evaluation.held_out import held_out_mask
 from prosmin.evaluation.knn import nearest
@@ -20,7 +20,7 @@ from prosmin.evaluation.sampling import sample
 from prosmin.evaluation.severity import severity_curves
 from prosmin.evaluation.sharpness import sharpness
 from prosmin.evaluation.skill import judge_skill
-from prosmin.evaluation.spread import total_variance
+from prosmin.evaluation.view_scores import BETWEEN_VIEWS
 
 FORECAST, FITTED, WORSENED = 512, 256, 256  # pictures at most: held-out forecasts, constant scale, severities
 VIEWS_AND_ONE = 5  # passes that an uncertainty without a scale takes
@@ -32,17 +32,16 @@ Part = tuple[dict[str, float], dict[str, Any], dict[str, Any]]
 def run(context: Context) -> Result:
     """R-AUROC and risk against coverage beside rival uncertainties; calibration of the forecasts; what moves it."""
     uncertainty = context.uncertainty("test")
-    distance = fit_knn_distance(context.features("train"))
+    distance = _distance(context)
     controls = {
-        "sharpness": sharpness(context.sets["test"], context.encoder.config.views),
+        "sharpness": sharpness(context.sets["test"], context.encoder.config.views, device=context.encoder.device),
         "feature_norm": context.features("test").norm(dim=1),
     }
-    scaled = has_scale(context.encoder, context.sets["test"])
-    rivals = {"uncertainty": uncertainty, "knn_distance": distance(context.features("test"))}
+    scaled = context.has_scale
+    rivals = {"uncertainty": uncertainty, "knn_distance": distance("test")}
     rivals |= {f"low_{name}": -values for name, values in controls.items()}
     if scaled:
-        means = torch.stack([view.mean for view in context.views("test")])
-        rivals["between_view_variance"] = total_variance(means, None)
+        rivals[BETWEEN_VIEWS] = context.view_scores("test")[BETWEEN_VIEWS]
 
     metrics, sets, curve, correct = _answers(context, rivals)
     metrics |= {f"spearman_{name}": spearman(uncertainty, values).item() for name, values in controls.items()}
@@ -54,7 +53,7 @@ def run(context: Context) -> Result:
     for part in (_calibration(context), _severity(context, scaled=scaled)):
         metrics, settings, curves = metrics | part[0], settings | part[1], curves | part[2]
     arrays = {"uncertainty": uncertainty.numpy(), "correct": correct.numpy(), "index": np.arange(len(uncertainty))}
-    strange = [Ranked(context.sets[name], distance(context.features(name))) for name in context.ood]
+    strange = [Ranked(context.sets[name], distance(name)) for name in context.ood]
     return Result(
         metrics=metrics,
         settings=settings,
@@ -64,14 +63,20 @@ def run(context: Context) -> Result:
     )
 
 
+def _distance(context: Context) -> Callable[[str], Tensor]:
+    """The distance to the training pictures of each picture of a set, (N,)."""
+    distance = fit_knn_distance(context.placed("train"))
+    return lambda name: distance(context.features(name)).cpu()
+
+
 def _answers(
     context: Context, rivals: dict[str, Tensor]
 ) -> tuple[dict[str, float], dict[str, dict[str, float]], dict[str, Any], Tensor]:
     """Metrics of the uncertainty, the same of its rivals, the risk-coverage curve, and which answers are right."""
-    features, labels = context.features("test"), context.labels("test")
-    right = right_neighbours(features, labels)
-    _, neighbours = nearest(context.features("train"), features, 1)
-    correct = context.labels("train")[neighbours[:, 0]] == labels
+    features, labels = context.placed("test"), context.labels("test")
+    right = right_neighbours(features, labels).cpu()
+    _, neighbours = nearest(context.placed("train"), features, 1)
+    correct = context.labels("train")[neighbours[:, 0].cpu()] == labels
     risks: dict[str, dict[str, Any]] = {name: risk_coverage(correct, values) for name, values in rivals.items()}
     sets = {name: {"r_auroc": r_auroc(right, rivals[name]), "aurc": risk["aurc"]} for name, risk in risks.items()}
     own = risks["uncertainty"]
@@ -83,7 +88,7 @@ def _answers(
 def _calibration(context: Context) -> Part:
     """Coverage, PIT and energy-score skill of the forecasts; nothing where there is no forecast to hold to account."""
     encoder, seed = context.encoder, context.seed
-    if reason := no_forecasts(encoder, context.sets["test"]):
+    if reason := no_forecasts(encoder, has_scale=context.has_scale):
         return {}, {"calibration": f"not measured: {reason}"}, {}
     train = context.sets["train"]
     tenth = train.subset(held_out_mask(context.labels("train"), train.keys, train.spec, seed=seed))
