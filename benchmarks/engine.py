@@ -28,9 +28,11 @@ from torch.optim import AdamW
 from torch.profiler import ProfilerActivity, profile
 
 from prosmin import config as configs
+from prosmin.data import views
 from prosmin.methods import METHODS
 from prosmin.training import loop
 from prosmin.training.pretrain import pretrain
+from prosmin.training.stepping import Stepper
 
 
 @contextmanager
@@ -56,7 +58,7 @@ def on_cpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]
     """Seconds a step, and where they go."""
     spent: Counter[str] = Counter()
     marks: list[float] = []
-    step = loop.train_step
+    step = Stepper.__call__
 
     def counted(*arguments: Any, **options: Any) -> Any:
         if len(marks) == warm_up:
@@ -64,14 +66,14 @@ def on_cpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]
         marks.append(time.perf_counter())
         return step(*arguments, **options)
 
-    loop.train_step = counted
+    Stepper.__call__ = counted  # type: ignore[method-assign]
     try:
         with (
             timed(METHODS[config.method.name], "forward", spent, "forward"),
             timed(Fabric, "backward", spent, "backward"),
             timed(AdamW, "step", spent, "optimizer"),
             timed(torch.nn.utils, "clip_grad_norm_", spent, "clipping"),
-            timed(loop.view_making, "render", spent, "views"),
+            timed(views, "render", spent, "views"),
             timed(METHODS[config.method.name], "update", spent, "target"),
             timed(loop.checkpoints, "save", spent, "checkpoints"),
             timed(loop.health, "numbers", spent, "health numbers"),
@@ -79,7 +81,7 @@ def on_cpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]
             pretrain(config, run)
             end = time.perf_counter()
     finally:
-        loop.train_step = step
+        Stepper.__call__ = step  # type: ignore[method-assign]
     # The last step's own time is not between two marks: what follows it is the saving of the encoder.
     wall = end - marks[warm_up]
     steps = len(marks) - warm_up
@@ -95,7 +97,7 @@ def on_cpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]
 def on_gpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]:
     """Milliseconds a step, and the share of them in which no kernel runs."""
     calls, found = 0, {}
-    step = loop.train_step
+    step = Stepper.__call__
     trace = profile(activities=[ProfilerActivity.CUDA])
 
     def counted(*arguments: Any, **options: Any) -> Any:
@@ -111,11 +113,11 @@ def on_gpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]
             trace.stop()
         return step(*arguments, **options)
 
-    loop.train_step = counted
+    Stepper.__call__ = counted  # type: ignore[method-assign]
     try:
         pretrain(config, run)
     finally:
-        loop.train_step = step
+        Stepper.__call__ = step  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         trace.export_chrome_trace(str(file))

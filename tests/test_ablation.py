@@ -29,9 +29,9 @@ from prosmin.data.pictures import load_pictures
 from prosmin.encoder import load
 from prosmin.errors import ProsminError, Stopped, UsageError
 from prosmin.evaluation.held_out import held_out_knn
-from prosmin.training import loop
 from prosmin.training.pretrain import pretrain
 from prosmin.training.run_folder import RunFolder
+from prosmin.training.stepping import Stepper
 
 SMALL = TINY | {"training.batch_size": "16", "training.max_steps": "2", "training.checkpoint_every": "1"}
 
@@ -361,7 +361,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path, small, monkeypatch
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_grid_and_the_same_call_continues_it(tmp_path, small, monkeypatch, number, capsys):
     grid, out = small("training.seed=0,1", training__max_steps="3"), tmp_path / "out"
-    step, calls = loop.train_step, []
+    step, calls = Stepper.__call__, []
 
     def interrupted(*args, **kwargs):
         calls.append(1)
@@ -370,7 +370,7 @@ def test_a_signal_stops_the_grid_and_the_same_call_continues_it(tmp_path, small,
         return step(*args, **kwargs)
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "train_step", interrupted)
+        patched.setattr(Stepper, "__call__", interrupted)
         with pytest.raises(Stopped, match=r"^training.seed=0: Stopped at step 2 of 3 .*The same command continues"):
             ablate(grid, out)
     assert len(calls) == 2

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from prosmin.methods import build_method
-from prosmin.methods.dino import ViewDistillation, as_scalar, warmed_up
+from prosmin.methods.dino import ViewDistillation, warmed_up
+from prosmin.methods.output import as_scalar
 from tiny_methods import tiny_draws, tiny_method, tiny_views
 
 

@@ -13,6 +13,7 @@ from prosmin.training import checkpoints, loop
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.pretrain import is_finished, pretrain
 from prosmin.training.run_folder import RunFolder
+from prosmin.training.stepping import Stepper
 from test_pretrain import assert_same_run, metrics
 from tiny_methods import tiny_method
 
@@ -96,14 +97,14 @@ def test_without_labels_or_without_knn_there_is_no_best(tmp_path, tiny):
 def test_minutes_save_between_the_steps_that_do(tmp_path, tiny, monkeypatch):
     """Every step takes forty seconds: a checkpoint a minute comes every other step."""
     now, saved = [0.0], []
-    step, save = loop.train_step, checkpoints.save
+    step, save = Stepper.__call__, checkpoints.save
 
     def slow(*arguments, **options):
         now[0] += 40.0
         return step(*arguments, **options)
 
     monkeypatch.setattr(loop, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(loop, "train_step", slow)
+    monkeypatch.setattr(Stepper, "__call__", slow)
     monkeypatch.setattr(checkpoints, "save", lambda *a, **k: (saved.append(k["step"]), save(*a, **k)))
     config = tiny(training__checkpoint_every="100", training__checkpoint_minutes="1", training__log_every="6")
     pretrain(config, tmp_path / "run")

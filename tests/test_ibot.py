@@ -7,8 +7,8 @@ import torch
 
 from prosmin.errors import UsageError
 from prosmin.methods import build_method
-from prosmin.methods.dino import as_scalar
 from prosmin.methods.ibot import PatchDistillation
+from prosmin.methods.output import Draws, as_scalar
 from prosmin.models.masking import BlockMasks
 from prosmin.models.tokens import build_vit, vit_tokens
 from test_dino import _softmax
@@ -149,7 +149,7 @@ def test_a_pictures_mask_depends_on_its_position_and_step_alone():
     method = build_method(tiny_method("ibot"))
     whole, chosen = method.hide(2, tiny_draws(pictures=6))
     assert bool((whole.gather(1, chosen).sum(1) == whole.sum(1)).all())  # what is hidden is among what is scored
-    draws = tiny_draws()._replace(positions=torch.arange(4, 6))
+    draws = Draws(0, 0, torch.arange(4, 6), 0.0)
     assert torch.equal(whole.view(2, 6, -1)[:, 4:], method.hide(2, draws)[0].view(2, 2, -1))
     assert not torch.equal(whole, method.hide(2, tiny_draws(pictures=6, step=1))[0])
 

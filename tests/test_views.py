@@ -15,6 +15,7 @@ from prosmin.config import ViewsConfig
 from prosmin.data import colour, views
 from prosmin.data.boxes import BOX_NUMBERS, centre_boxes, random_boxes
 from prosmin.data.views import Draws, draw, evaluation_view, make_views, render
+from prosmin.methods.output import Draws as StepDraws
 
 Interpolation = Literal["bilinear", "bicubic"]
 RATIO = (3 / 4, 4 / 3)
@@ -159,7 +160,7 @@ def test_views_equal_the_operations_one_by_one(interpolation: Interpolation) -> 
     )  # fmt: skip
     images, sizes, positions = pictures(9, (40, 50))
     sizes[1:5] = torch.tensor([[13, 50], [40, 7], [33, 32], [1, 1]])
-    draws = draw(config, seed=5, step=3, positions=positions)
+    draws = draw(config, StepDraws(5, 3, positions, 0.0).uniform)
     made = make_views(images, sizes, config, seed=5, step=3, positions=positions)
     assert made.global_views.shape == (2, 9, 3, 24, 24)
     assert made.local_views is not None
@@ -229,7 +230,7 @@ def test_a_view_depends_on_its_position_and_not_on_its_batch() -> None:
 
 def test_draws_differ_by_seed_step_position_and_view() -> None:
     config, positions = ViewsConfig(local=3), torch.arange(3)
-    numbers = [draw(config, seed=s, step=t, positions=positions) for s, t in [(0, 0), (1, 0), (0, 1)]]
+    numbers = [draw(config, StepDraws(s, t, positions, 0.0).uniform) for s, t in [(0, 0), (1, 0), (0, 1)]]
     rows = torch.cat([n.flatten(0, 1) for draws in numbers for n in draws])  # 3 x 3 pictures x 5 views
     assert len(rows) == 3 * 3 * 5
     assert len(rows.unique(dim=0)) == len(rows)
@@ -266,7 +267,7 @@ def test_one_graph_serves_every_step() -> None:
 
     compiled = torch.compile(render, fullgraph=True, dynamic=False, backend=keep)
     for step in range(3):
-        draws = draw(config, seed=0, step=step, positions=positions)
+        draws = draw(config, StepDraws(0, step, positions, 0.0).uniform)
         for one, other in zip(
             compiled(images, sizes, config, draws), render(images, sizes, config, draws), strict=True
         ):

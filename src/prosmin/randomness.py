@@ -49,13 +49,13 @@ class Streams(NamedTuple):
 
 
 @torch.compiler.disable  # compiled, columns would be counted in 32 bits, in which the product below overflows
-def streams(key: int, positions: Tensor, count: int) -> Streams:
-    """The streams of so many columns; what is drawn from them may be compiled."""
+def streams(key: int | Tensor, positions: Tensor, count: int) -> Streams:
+    """The streams of so many columns; what is drawn from them may be compiled. The key may lie on the device, ()."""
     starts = _mix(_mix(positions.to(torch.int64)) ^ key)
     return Streams(starts[:, None], torch.arange(1, count + 1, device=positions.device) * _GOLDEN)
 
 
-def uniform(key: int, positions: Tensor, count: int) -> Tensor:
+def uniform(key: int | Tensor, positions: Tensor, count: int) -> Tensor:
     """Uniform numbers in [0, 1), float32: (P,) -> (P, count)."""
     starts, columns = streams(key, positions, count)
     return _shift(_mix(starts + columns), 40).to(torch.float32) * 2.0**-24
@@ -66,7 +66,7 @@ def normal(key: int, positions: Tensor, shape: tuple[int, ...]) -> Tensor:
     return box_muller(normal_streams(key, positions, shape), shape)
 
 
-def normal_streams(key: int, positions: Tensor, shape: tuple[int, ...]) -> Streams:
+def normal_streams(key: int | Tensor, positions: Tensor, shape: tuple[int, ...]) -> Streams:
     """The streams that `box_muller` turns into normal numbers of this shape: a column for two numbers."""
     return streams(key, positions, (math.prod(shape) + 1) // 2)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import gc
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -11,15 +11,14 @@ from torch import Tensor
 
 from prosmin import randomness
 from prosmin.config import Config
-from prosmin.data import views as view_making
 from prosmin.data.feed import Batch
 from prosmin.data.views import Views
 from prosmin.errors import ProsminError, UsageError
-from prosmin.methods.output import Draws
 from prosmin.training.launch import make_fabric
 from prosmin.training.pretrain import build, check_shares, prepare
 from prosmin.training.schedules import Values
-from prosmin.training.step import Step, slim, train_step
+from prosmin.training.step import Step, slim
+from prosmin.training.stepping import make_stepper
 
 STILL = 1e-7
 """The learning rate: it costs no time, and hundreds of steps on one batch must not end in numbers that are none."""
@@ -34,15 +33,14 @@ class Trainer:
                 f"compute.devices is {config.compute.devices}; a benchmark measures one device. Leave it at 1 and give "
                 "training.batch_size the pictures that one device has of a step."
             )
-        self.config = config
+        self.config, middle = config, config.training.epochs / 2
         self.is_compiled = config.compute.compile != "none"
         quiet = dataclasses.replace(config, training=dataclasses.replace(config.training, logger="none"))
         self.fabric = make_fabric(quiet, Path())
         check_shares(config.training, processes=1)
         self.method = build(config)
         self.model, self.optimizer = prepare(self.fabric, config, self.method)
-        self._render = torch.compile(view_making.render, dynamic=False) if self.is_compiled else view_making.render
-        self._positions = torch.arange(config.training.batch_size, device=self.device)
+        self._take = make_stepper(self.fabric, config, self.model, self.optimizer, epoch_of=lambda step: middle)
         self._values = Values(lr=STILL, weight_decay=config.optimizer.weight_decay, momentum=config.target.momentum)
         self._steps = 0
         self._last: Step | None = None
@@ -53,8 +51,9 @@ class Trainer:
         return self.fabric.device
 
     def train(self, batch: Batch) -> None:
-        """One step of training: the views of each part when its turn comes, so that only one is in memory."""
-        self.step(self.views(piece) for piece in self.pieces(batch))
+        """One step of training."""
+        self._steps += 1
+        self._last = slim(self._take(self._steps, batch, self._values))
 
     def pieces(self, batch: Batch) -> list[Batch]:
         """The parts in which a step takes the batch."""
@@ -64,31 +63,12 @@ class Trainer:
     def views(self, batch: Batch) -> Views:
         """The views of a batch or a part of it, from other random numbers every time."""
         self._steps += 1
-        numbers = view_making.draw(
-            self.config.views,
-            seed=self.config.training.seed,
-            step=self._steps,
-            positions=self._positions[: len(batch.images)],
-        )
-        return self._render(batch.images, batch.sizes, self.config.views, numbers)
+        return self._take.views(batch.images, batch.sizes, self._take.draws(self._steps, len(batch.images)))
 
-    def step(self, parts: Iterable[Views]) -> None:
-        """Forward and backward of every part, optimizer and target."""
+    def step(self, parts: Sequence[Views]) -> None:
+        """Forward and backward of every part, optimizer and target, on ready views."""
         self._steps += 1
-        done = train_step(
-            self.fabric,
-            self.model,
-            self.optimizer,
-            ((views, self._draws(views)) for views in parts),
-            count=self.config.training.accumulate,
-            values=self._values,
-            clip=self.config.optimizer.clip,
-        )
-        self._last = slim(done)
-
-    def _draws(self, views: Views) -> Draws:
-        training, pictures = self.config.training, views.global_views.shape[1]
-        return Draws(training.seed, self._steps, self._positions[:pictures], training.epochs / 2)
+        self._last = slim(self._take.on_views(self._steps, parts, self._values))
 
     def check(self) -> None:
         """An error when the steps have led to numbers that are none: such steps are skipped, and quicker."""

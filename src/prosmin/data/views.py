@@ -6,6 +6,7 @@ compiled, has no shape that depends on data: one graph serves every step.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -56,17 +57,19 @@ def make_views(images: Tensor, sizes: Tensor, config: ViewsConfig, *, seed: int,
     images (B, 3, H, W) uint8, padded at the bottom and on the right; sizes (B, 2): the true heights and
     widths; positions (B,): the pictures' places in the global batch.
     """
-    draws = draw(config, seed=seed, step=step, positions=positions)
-    return render(images, sizes, config, draws)
+
+    def uniform(purpose: str, count: int) -> Tensor:
+        return randomness.uniform(randomness.key(seed, step, purpose), positions, count)
+
+    return render(images, sizes, config, draw(config, uniform))
 
 
-def draw(config: ViewsConfig, *, seed: int, step: int, positions: Tensor) -> Draws:
-    """The numbers that decide the views of the pictures at `positions` in one step."""
+def draw(config: ViewsConfig, uniform: Callable[[str, int], Tensor]) -> Draws:
+    """The numbers that decide the views of a step's pictures; `uniform` draws so many for each, for a purpose."""
     each = sum(_NUMBERS)
 
     def numbers(purpose: str, views: int) -> Tensor:
-        drawn = randomness.uniform(randomness.key(seed, step, purpose), positions, views * each)
-        return drawn.view(len(positions), views, each)
+        return uniform(purpose, views * each).unflatten(1, (views, each))
 
     return Draws(numbers("global views", GLOBAL_VIEWS), numbers("local views", config.local))
 

@@ -13,7 +13,7 @@ from prosmin.data.views import Views
 from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.models.centre import Centre
 from prosmin.models.embedder import Embedder
-from prosmin.models.freezing import put_back, take_values
+from prosmin.models.freezing import Frozen, freeze, put_back
 from prosmin.models.target import make_target, update_target
 
 
@@ -67,18 +67,18 @@ class DINO(nn.Module):
         self.target = make_target(self.online if config.target.start == "copy" else Embedder(config))
         self.centre = Centre(config.heads.dim, momentum=config.target.centre_momentum)
         self.distillation = ViewDistillation(config.loss.temperature)
-        self.frozen: list[Tensor] = []
+        self.frozen: Frozen | None = None
 
     def forward(self, views: Views, draws: Draws) -> Output:
         """Cross-entropy of every online view with the target's probabilities of the other global views."""
         G, B = views.global_views.shape[:2]
         groups = [group.flatten(0, 1) for group in views if group is not None]
-        self.frozen = take_values(self.last_weights(), frozen=draws.epoch < self.freeze_epochs)
+        self.frozen = freeze_for(self.freeze_epochs, self.last_weights(), draws)
         features, online = self.online(groups)  # (V B, D), (V B, K)
         with torch.no_grad():
             raw = self.target(groups[:1])[1].unflatten(0, (G, B))  # (G, B, K)
             target = self.centre(raw)
-        temperature = as_scalar(self.target_temperature(draws.epoch), raw.device)
+        temperature = draws.scalar("target temperature", self.target_temperature)
         return Output(
             losses=self.distillation(online.unflatten(0, (-1, B)), target, temperature),
             observed={"features": features[: G * B].detach(), "target": raw},
@@ -101,7 +101,7 @@ class DINO(nn.Module):
 
     def update(self, statistics: dict[str, Tensor], *, momentum: float) -> None:
         """Follow the online network and the batch."""
-        put_back(self.last_weights(), self.frozen)
+        put_back(self.frozen)
         update_target(self.target, self.online, momentum=momentum)
         self.centre.update(statistics["centre"])
 
@@ -111,9 +111,11 @@ class DINO(nn.Module):
         return Embedding(features, embedding, None)
 
 
-def as_scalar(value: float, device: torch.device) -> Tensor:
-    """A number that changes with the steps, in a form for which nothing is compiled anew and nobody waits."""
-    return torch.full((), value, dtype=torch.float64, device=device)
+def freeze_for(epochs: float, weights: list[nn.Parameter], draws: Draws) -> Frozen | None:
+    """The weights as they are, to be put back after a step of the first epochs."""
+    if not epochs:
+        return None
+    return freeze(weights, draws.scalar("last layer frozen", lambda epoch: float(epoch < epochs)))
 
 
 def batch_mean(raw: Tensor) -> Tensor:

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from prosmin.config import Config, IbotLoss
 from prosmin.data.views import Views
 from prosmin.errors import UsageError
-from prosmin.methods.dino import ViewDistillation, as_scalar, batch_mean, softmax_of, warmed_up, wide_dtype
+from prosmin.methods.dino import ViewDistillation, batch_mean, freeze_for, softmax_of, warmed_up, wide_dtype
 from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.models.centre import Centre
 from prosmin.models.embedder import build_projector
-from prosmin.models.freezing import put_back, take_values
+from prosmin.models.freezing import Frozen, put_back
 from prosmin.models.masking import BlockMasks
 from prosmin.models.target import make_target, update_target
 from prosmin.models.tokens import build_vit, vit_tokens
@@ -94,19 +94,20 @@ class IBOT(nn.Module):
         self.masks = _build_masks(self.online.backbone.patch_embed.grid_size, config.loss)
         self.distillation = ViewDistillation(config.loss.temperature)
         self.patch_distillation = PatchDistillation(config.loss.temperature)
-        self.frozen: list[Tensor] = []
+        self.frozen: Frozen | None = None
 
     def forward(self, views: Views, draws: Draws) -> Output:
         """DINO's loss of the class tokens plus the loss of the patches hidden from the online network."""
         G, B = views.global_views.shape[:2]
         groups = [group.flatten(0, 1) for group in views if group is not None]
-        self.frozen = take_values(self.online.last_weights(), frozen=draws.epoch < self.freeze_epochs)
+        self.frozen = freeze_for(self.freeze_epochs, self.online.last_weights(), draws)
         mask, chosen = self.hide(G, draws)  # (G B, P), (G B, M)
         features, online, patches = self.online(groups, mask, chosen)  # (V B, D), (V B, K), (G B, M, K)
         with torch.no_grad():
             _, raw, raw_patches = self.target(groups[:1])  # (G B, K), (G B, P, K)
             target, target_patches = self.centre(raw), self.patch_centre(_take(raw_patches, chosen))
-        temperature, patch_temperature = self.target_temperatures(draws.epoch, raw.device)
+        temperature = draws.scalar("target temperature", self.target_temperature)
+        patch_temperature = draws.scalar("patch temperature", self.patch_temperature)
         losses = self.distillation(online.unflatten(0, (-1, B)), target.unflatten(0, (G, B)), temperature)
         patch_losses = self.patch_distillation(
             patches.unflatten(0, (G, B)),
@@ -131,20 +132,21 @@ class IBOT(nn.Module):
         order = mask.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
         return mask, order[:, : self.masks.most]
 
-    def target_temperatures(self, epoch: float, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The target's temperatures for class and patch tokens at an epoch, each ()."""
+    def target_temperature(self, epoch: float) -> float:
+        """The target's temperature for class tokens at an epoch."""
         loss = self.loss
-        ends = [
-            (loss.target_temperature_start, loss.target_temperature),
-            (loss.patch_temperature_start, loss.patch_temperature),
-        ]
-        epochs = loss.temperature_warmup_epochs
-        first, second = (warmed_up(epoch, start=start, end=end, epochs=epochs) for start, end in ends)
-        return as_scalar(first, device), as_scalar(second, device)
+        ends = {"start": loss.target_temperature_start, "end": loss.target_temperature}
+        return warmed_up(epoch, **ends, epochs=loss.temperature_warmup_epochs)
+
+    def patch_temperature(self, epoch: float) -> float:
+        """The target's temperature for patch tokens at an epoch."""
+        loss = self.loss
+        ends = {"start": loss.patch_temperature_start, "end": loss.patch_temperature}
+        return warmed_up(epoch, **ends, epochs=loss.temperature_warmup_epochs)
 
     def update(self, statistics: dict[str, Tensor], *, momentum: float) -> None:
         """Follow the online network and the batch."""
-        put_back(self.online.last_weights(), self.frozen)
+        put_back(self.frozen)
         update_target(self.target, self.online, momentum=momentum)
         self.centre.update(statistics["centre"])
         self.patch_centre.update(statistics["patch_centre"])

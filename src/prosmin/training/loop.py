@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,20 +11,17 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prosmin import randomness
 from prosmin.config import Config, fingerprint
-from prosmin.data import views as view_making
 from prosmin.data.feed import Batch, Feed
-from prosmin.data.views import Views
 from prosmin.errors import ProsminError, Stopped
-from prosmin.methods.output import Draws
 from prosmin.training import checkpoints, health, schedules
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.order import Order
 from prosmin.training.processes import Processes
 from prosmin.training.progress import TrainingProgress
 from prosmin.training.run_folder import RunFolder
-from prosmin.training.step import Step, check_finite, slim, train_step
+from prosmin.training.step import Step, check_finite, slim
+from prosmin.training.stepping import make_stepper
 from prosmin.training.stopping import StopRequest
 
 ASKED, COLLAPSED = 1, 2
@@ -48,7 +45,7 @@ def train(
     training = config.training
     last = min(steps, training.max_steps or steps)
     method: nn.Module = model.module  # type: ignore[assignment]
-    make_parts = _part_maker(fabric, config, steps_per_epoch=order.steps_per_epoch)
+    take_step = make_stepper(fabric, config, model, optimizer, epoch_of=lambda step: step / order.steps_per_epoch)
     progress = TrainingProgress(
         start=start, steps=last, steps_per_epoch=order.steps_per_epoch, quiet=not fabric.is_global_zero
     )
@@ -61,10 +58,7 @@ def train(
     with StopRequest() as stop, progress:
         for step, batch in enumerate(_batches(fabric, feed, order, start, last), start):
             values = schedules.values(config, step, steps=steps, steps_per_epoch=order.steps_per_epoch)
-            parts = make_parts(step, batch)
-            done = train_step(
-                fabric, model, optimizer, parts, count=training.accumulate, values=values, clip=config.optimizer.clip
-            )
+            done = take_step(step, batch, values)
             unchecked.append((step, slim(done), batch.index))
             behind = step + 1
 
@@ -106,29 +100,6 @@ def _batches(fabric: Fabric, feed: Feed, order: Order, start: int, last: int) ->
     """This process's share of every step."""
     orders = (order(step, rank=fabric.global_rank, world=fabric.world_size) for step in range(start, last))
     return feed.batches(orders)
-
-
-def _part_maker(
-    fabric: Fabric, config: Config, *, steps_per_epoch: int
-) -> Callable[[int, Batch], Iterator[tuple[Views, Draws]]]:
-    """What makes the views of a step, one part of this process's share after another."""
-    training = config.training
-    share = training.batch_size // fabric.world_size
-    positions = torch.arange(share, device=fabric.device) + fabric.global_rank * share
-    is_compiled = config.compute.compile != "none"
-    # Shapes are those of the feed, which changes them seldom: code for any shape would take twice the time.
-    render = torch.compile(view_making.render, dynamic=False) if is_compiled else view_making.render
-
-    def parts(step: int, batch: Batch) -> Iterator[tuple[Views, Draws]]:
-        if config.backbone.drop_path:  # drawn by torch's own generator, which must not remember earlier steps
-            torch.manual_seed(randomness.key(training.seed, step, f"drop path {fabric.global_rank}"))
-        groups = (batch.images, batch.sizes, positions)
-        for images, sizes, own in zip(*(x.chunk(training.accumulate) for x in groups), strict=True):
-            numbers = view_making.draw(config.views, seed=training.seed, step=step, positions=own)
-            views = render(images, sizes, config.views, numbers)
-            yield views, Draws(training.seed, step, own, step / steps_per_epoch)
-
-    return parts
 
 
 class _Saver:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from lightning_fabric import Fabric
@@ -48,35 +48,40 @@ def apply_values(optimizer: Optimizer, values: Values) -> None:
         group["weight_decay"] = values.weight_decay if group["decays"] else 0.0
 
 
-def train_step(
+def learn(
     fabric: Fabric,
     model: nn.Module,
     optimizer: Optimizer,
     parts: Iterable[tuple[Views, Draws]],
     *,
     count: int = 1,
-    values: Values,
     clip: float | None,
 ) -> Step:
-    """Minimise the mean loss of the batch once; the gradient that is not finite is never applied.
+    """Forward and backward: the gradient of the mean loss, clipped, waits in the parameters.
 
     The batch comes in `count` equal parts, made one after another so that only one is in memory.
     """
-    apply_values(optimizer, values)
     output = _accumulate(fabric, model, parts, count)
-    loss = output.losses.mean()
     norm = nn.utils.clip_grad_norm_(_parameters(optimizer), clip or float("inf"), foreach=True)
+    return Step(output.losses.mean(), norm.detach(), output)
+
+
+def apply_gradient(fabric: Fabric, model: nn.Module, optimizer: Optimizer, done: Step, *, momentum: float) -> None:
+    """Change the weights, and let the target follow. A gradient that is not finite is never applied."""
     if fabric.device.type == "cpu":
-        if not (torch.isfinite(norm) and torch.isfinite(loss)):
-            optimizer.zero_grad(set_to_none=True)
-            return Step(loss, norm.detach(), output)
+        if not (torch.isfinite(done.grad_norm) and torch.isfinite(done.loss)):
+            return
     else:  # fused AdamW skips the update on the device itself, so that the host need not wait
-        optimizer.found_inf = (~torch.isfinite(norm + loss)).float()  # type: ignore[attr-defined]
+        mark_unusable(optimizer, ~torch.isfinite(done.grad_norm + done.loss))
     optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    statistics = {name: fabric.all_reduce(value, reduce_op="mean") for name, value in output.statistics.items()}
-    model.update(statistics, momentum=values.momentum)  # type: ignore[operator]
-    return Step(loss, norm.detach(), output)
+    statistics = {name: fabric.all_reduce(value, reduce_op="mean") for name, value in done.output.statistics.items()}
+    model.update(statistics, momentum=momentum)  # type: ignore[operator]
+
+
+def mark_unusable(optimizer: Optimizer, unusable: Tensor) -> None:
+    """Tell a fused optimizer whether, (), to leave the weights as they are."""
+    own: Any = getattr(optimizer, "optimizer", optimizer)  # Fabric's wrapper hands nothing on that is set on it
+    own.found_inf = unusable.float()
 
 
 def _accumulate(fabric: Fabric, model: nn.Module, parts: Iterable[tuple[Views, Draws]], count: int) -> Output:
