@@ -8,12 +8,14 @@ import torch
 from PIL import Image
 
 from coloured import coloured
+from prosmin.cli import main
 from prosmin.encoder import untrained
 from prosmin.errors import ProsminError, UsageError
-from prosmin.evaluation import finetune
+from prosmin.evaluation import finetune, suite
 from prosmin.evaluation.answers import weigh
 from prosmin.evaluation.augmentation import augmented
 from prosmin.evaluation.batches import batch_size, training_batches
+from prosmin.evaluation.classes import check_classes, common_classes
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.finetune import default_epochs, fine_tune
 from prosmin.evaluation.options import Options
@@ -186,6 +188,17 @@ def write_split(folder, count, *, seed, classes=("blue", "green", "red")):
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
 
 
+def test_classes_without_a_picture_may_lack_their_name():
+    names = ("rose", "lily", "tulip")
+    for split in (names, ("rose", "1", "tulip"), ("rose", "lily"), ("0", "1"), ()):
+        assert common_classes(names, split) == common_classes(split, names) == names
+    for split in (("lily", "tulip"), ("rose", "tulip", "lily"), ("rose", "2", "tulip")):
+        assert common_classes(names, split) is None
+    assert common_classes(("0", "1"), ("0", "1", "2")) == ("0", "1", "2")
+    with pytest.raises(ProsminError, match=r"a and b have other classes, such as their order\. Advice"):
+        check_classes(names, ("rose", "tulip", "lily"), specs=("a", "b"), advice=". Advice")
+
+
 class TestTransfer:
     def test_train_and_val_are_learned_from_and_test_is_judged(self, encoder, tmp_path, monkeypatch):
         for split, count in (("train", 12), ("val", 6), ("test", 9)):
@@ -209,6 +222,28 @@ class TestTransfer:
         assert result.metrics["top1"] == pytest.approx((first["top1"] + second["top1"]) / 2)
         assert result.metrics["temperature"] == 2.0
         assert result.settings[specs[0]]["train"].count("@") == 2
+
+    def test_the_command_prints_a_row_a_set(self, tiny, tmp_path, monkeypatch, capsys):
+        for name in "ab":
+            for split in ("train", "test"):
+                write_split(tmp_path / name / split, 9, seed=0)
+
+        def fake(encoder, train, test, *, classes, seed, epochs):
+            settings = {"lr": 5e-4, "epochs": epochs}
+            return finetune.FineTuned(logits=8.0 * torch.eye(3)[test.labels], temperature=1.0, settings=settings)
+
+        monkeypatch.setattr(transfer, "fine_tune", fake)
+        monkeypatch.setattr(suite, "open_pictures", lambda spec, **_: pytest.fail(f"{spec} is not needed"))
+        run = untrained(tiny()).save(tmp_path / "run")
+        monkeypatch.chdir(tmp_path)
+        specs = ["folder:a", "folder:b"]
+        command = ["evaluate", str(run), "--protocols", "transfer", "--finetune-epochs", "2", "--transfer"]
+        assert main([*command, ",".join(specs)]) == 0
+        rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert rows[1:3] == [[spec, "9", "100.0", "0.001", "0.001", "0.001", "0.0005", "2"] for spec in specs]
+        assert rows[3] == ["mean", "100.0", "0.001", "0.001", "0.001"]
+        assert main([*command, specs[0]]) == 0
+        assert "mean" not in capsys.readouterr().out
 
     def test_sets_that_cannot_serve_are_sentences(self, tmp_path):
         write_split(tmp_path / "other/train", 6, seed=0)

@@ -15,6 +15,7 @@ from prosmin.encoder import Encoder, Summary, has_batchnorm, set_statistics
 from prosmin.errors import ProsminError
 from prosmin.evaluation.batches import set_batches
 from prosmin.evaluation.cache import FeatureCache, Tensors
+from prosmin.evaluation.classes import check_classes
 from prosmin.evaluation.held_out import held_out_mask
 from prosmin.evaluation.options import Options
 from prosmin.evaluation.placing import place
@@ -98,15 +99,9 @@ class Context:
     @property
     def classes(self) -> int:
         """Number of classes; train and test must agree on their names."""
-        train, test = self.sets["train"].classes, self.sets["test"].classes
-        if train != test:
-            different = sorted(set(train) ^ set(test))[:5]
-            raise ProsminError(
-                f"{self.sets['train'].spec} and {self.sets['test'].spec} have other classes, "
-                f"such as {', '.join(different)}. "
-                "Give splits of one set with --data and --test."
-            )
-        return len(train)
+        train, test = self.sets["train"], self.sets["test"]
+        advice = ". Give splits of one set with --data and --test."
+        return len(check_classes(train.classes, test.classes, specs=(train.spec, test.spec), advice=advice))
 
     def _tensors(self, name: str, subject: str) -> Tensors:
         """What is kept of a set's embedding: forecasts have up to a hundred times the size of the features."""

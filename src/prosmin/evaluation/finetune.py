@@ -111,7 +111,13 @@ def _train(encoder: Encoder, train: PictureSet, *, classes: int, rate: float, ep
     size = batch_size(len(train), most=BATCH)
     steps = epochs * (len(train) // size)
     for step, views, index in training_batches(
-        train, encoder.config.views, size=size, epochs=epochs, seed=seed, device=device, title="fine-tuning"
+        train,
+        encoder.config.views,
+        size=size,
+        epochs=epochs,
+        seed=seed,
+        device=device,
+        title=f"fine-tuning at {rate:g}",
     ):
         lr = warmup_cosine(step, steps, round(WARMUP * steps), rate, 0.0)
         for group in optimizer.param_groups:

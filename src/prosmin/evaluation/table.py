@@ -21,7 +21,6 @@ COLUMNS = (
     ("low-shot 10 %", "lowshot", "top1_10pct", True),
     ("semi 1 %", "semi", "top1_1pct", True),
     ("semi 10 %", "semi", "top1_10pct", True),
-    ("transfer top-1 %", "transfer", "top1", True),
 )
 WIDE = 7  # columns beside each other; the rest go into a second table
 
@@ -31,6 +30,8 @@ def print_table(results: dict[str, dict[str, Any]]) -> None:
     columns = [column for column in COLUMNS if column[2] in results.get(column[1], {}).get("metrics", {})]
     for start in range(0, len(columns), WIDE):
         _print_columns(results, columns[start : start + WIDE])
+    if results.get("transfer", {}).get("sets"):
+        _print_transfer(results["transfer"])
 
 
 def _print_columns(results: dict[str, dict[str, Any]], columns: list[tuple[str, str, str, bool]]) -> None:
@@ -42,6 +43,30 @@ def _print_columns(results: dict[str, dict[str, Any]], columns: list[tuple[str, 
         cells = [_cell(results[protocol], subject, metric, percent) for _, protocol, metric, percent in columns]
         if any(cell != "-" for cell in cells):
             table.add_row(subject, *cells)
+    _print(table)
+
+
+def _print_transfer(result: dict[str, Any]) -> None:
+    """One row a set that was fine-tuned on: its numbers, and with which settings they came about."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("transfer to", overflow="fold")
+    for heading in ("labels", "top-1 %", "NLL", "ECE", "ECE calibrated", "learning rate", "epochs"):
+        table.add_column(heading, justify="right")
+    sets = result["sets"]
+    for spec, row in sets.items():
+        settings = result["settings"][spec]
+        last = (f"{settings['lr']:g}", str(settings["epochs"]))
+        table.add_row(spec, str(settings["labels"]), *_transfer_cells(row["fine-tuned"]), *last)
+    if len(sets) > 1:
+        table.add_row("mean", "", *_transfer_cells(result["metrics"]))
+    _print(table)
+
+
+def _transfer_cells(metrics: dict[str, float]) -> list[str]:
+    return [f"{100 * metrics['top1']:.1f}", *(f"{metrics[name]:.3f}" for name in ("nll", "ece", "ece_calibrated"))]
+
+
+def _print(table: Table) -> None:
     Console(width=120, soft_wrap=True).print(table)
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from prosmin.data.given import picture_batches
 from prosmin.data.pictures import Pictures
@@ -14,6 +13,7 @@ from prosmin.data.streamed import MAX_BAD, PictureSet, joined, open_pictures, st
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.answers import diagrams, judge
 from prosmin.evaluation.batches import PREDICTED
+from prosmin.evaluation.classes import check_classes
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.finetune import fine_tune
 from prosmin.evaluation.result import Result
@@ -26,12 +26,13 @@ def run(context: Context) -> Result:
     settings: dict[str, Any] = {}
     for spec in context.options.transfer:
         train, test = _open(spec)
-        labels = _check_labels(train, test)
+        classes, labels = _check_labels(train, test), test.labels
+        assert labels is not None
         tuned = fine_tune(
             context.encoder,
             train,
             test,
-            classes=len(test.classes),
+            classes=classes,
             seed=context.seed,
             epochs=context.options.finetune_epochs,
         )
@@ -63,20 +64,15 @@ def _splits(spec: str) -> list[str]:
     return [train, test] if between == test else [train, between, test]
 
 
-def _check_labels(*splits: Source | PictureSet) -> Tensor:
-    """The labels of the last split, when all have labels of the same classes."""
-    first = splits[0]
+def _check_labels(*splits: Source | PictureSet) -> int:
+    """The number of classes, when all splits have labels of the same ones."""
+    classes: tuple[str, ...] = ()
     for split in splits:
         if split.labels is None:
             raise ProsminError(f"{split.spec} has no labels; --transfer needs labelled sets.")
-        if split.classes != first.classes:
-            different = sorted(set(split.classes) ^ set(first.classes))[:5]
-            raise ProsminError(
-                f"{first.spec} and {split.spec} have other classes, such as {', '.join(different) or 'their order'}; "
-                "--transfer needs splits of one set."
-            )
-    assert splits[-1].labels is not None
-    return splits[-1].labels
+        specs = (splits[0].spec, split.spec)
+        classes = check_classes(classes, split.classes, specs=specs, advice="; --transfer needs splits of one set.")
+    return len(classes)
 
 
 def _open(spec: str) -> tuple[PictureSet, PictureSet]:
