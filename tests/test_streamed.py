@@ -152,7 +152,7 @@ class TestContext:
                 torch.testing.assert_close(got, expected, atol=2e-5, rtol=2e-4)
         torch.testing.assert_close(large.uncertainty("train"), memory.uncertainty("train"), atol=1e-5, rtol=1e-5)
         for name, scores in large.view_scores("test").items():
-            torch.testing.assert_close(scores, memory.view_scores("test")[name], atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(scores, memory.view_scores("test")[name], atol=0, rtol=1e-3)  # some are small
 
     def test_the_next_command_embeds_no_stream_again(self, tiny, root, damaged, tmp_path, monkeypatch):
         _, first = self.contexts(tiny, root, damaged, tmp_path)
@@ -175,10 +175,10 @@ class TestContext:
         encoder.batch_size = 16
         views = torch.stack([view.mean for view in encoder.views(pictures, seed=3)])
         got = view_scores(encoder, pictures, seed=3)
-        torch.testing.assert_close(got[BETWEEN_VIEWS], views.var(0).mean(1))
+        torch.testing.assert_close(got[BETWEEN_VIEWS], views.var(0).mean(1), atol=0, rtol=1e-4)  # they are small
         assert {"mean_log_scale", "total_variance", "cross_view_energy"} < set(got)
         fewer = view_scores(encoder, pictures, seed=3, count=3)
-        torch.testing.assert_close(fewer[BETWEEN_VIEWS], views[:3].var(0).mean(1))
+        torch.testing.assert_close(fewer[BETWEEN_VIEWS], views[:3].var(0).mean(1), atol=0, rtol=1e-4)
 
 
 def test_training_sees_the_same_views_and_labels(tiny, root):
