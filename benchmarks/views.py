@@ -29,6 +29,7 @@ from torchvision.transforms import v2
 from prosmin.config import ViewsConfig
 from prosmin.data import colour
 from prosmin.data.views import draw, make_views, render
+from prosmin.methods.output import Draws
 
 RESULTS = Path(__file__).parent / "results"
 THREADS = 2
@@ -186,7 +187,7 @@ def time_on_gpu(batch: int, *, compiled: bool, tf32: bool, rounds: int) -> dict[
     for step in range(rounds + 5):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
-        function(images, sizes, config, draw(config, seed=0, step=step, positions=positions))
+        function(images, sizes, config, draw(config, Draws(0, step, positions, 0.0).uniform))
         end.record()
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end))
