@@ -23,7 +23,7 @@ from prosmin.evaluation.result import Result
 from prosmin.evaluation.suite import evaluate
 from prosmin.training.pretrain import pretrain
 
-PAPER = ["knn", "linear", "linear-paper", "lowshot", "semi", "transfer", "ood", "corruption", "uncertainty"]
+PAPER = ["knn", "linear", "linear-paper", "lowshot", "semi", "transfer", "ood", "corruption", "uncertainty", "pictures"]
 QUICK = ["knn", "linear", "ood", "uncertainty"]
 
 
@@ -59,7 +59,7 @@ def fake(monkeypatch):
         return measure
 
     monkeypatch.setattr(suite, "open_pictures", every_twelfth)
-    monkeypatch.setattr(suite, "PROTOCOLS", {name: protocol(name) for name in [*PAPER, "pictures"]})
+    monkeypatch.setattr(suite, "PROTOCOLS", {name: protocol(name) for name in PAPER})
     return ran
 
 
@@ -215,6 +215,15 @@ class TestSuites:
         assert read["corruption"]["severities"] == [3, 5]
         assert read["transfer"]["transfer"] == ["photos"]
         assert read["knn"] == {}
+
+    def test_the_file_of_an_encoder_means_its_folder(self, copy, fake):
+        assert main(["evaluate", str(copy / "encoder.safetensors"), "--protocols", "knn"]) == 0
+        row = json.loads((copy / "results" / "knn.json").read_text())
+        assert row["command"].startswith(f"prosmin evaluate {copy} --protocols knn")
+        assert evaluate(copy, protocols=["knn"])["knn"] == row
+        assert fake == ["knn"]
+        with pytest.raises(ProsminError, match=r"config\.yaml is not a run folder"):
+            evaluate(copy / "config.yaml", protocols=["knn"])
 
     def test_an_encoder_of_others_has_its_folder(self, tmp_path, fake):
         model = timm.create_model("test_vit", num_classes=0)

@@ -14,7 +14,7 @@ import numpy as np
 from prosmin.data.pictures import Pictures
 from prosmin.data.sources import split_spec
 from prosmin.data.streamed import PictureSet, memory_limit, open_pictures
-from prosmin.encoder import Encoder, load
+from prosmin.encoder import Encoder, encoder_folder, load
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.cache import FeatureCache
 from prosmin.evaluation.context import Context
@@ -36,9 +36,11 @@ QUICK: dict[str, Any] = {
 }
 """Options of that run where they are not given; a result of the full protocol that is already there counts too."""
 SUITES = {
-    "paper": ("knn", "linear", "linear-paper", "lowshot", "semi", "transfer", "ood", "corruption", "uncertainty"),
-}
-"""What --suite names: `paper` are all tasks of the paper."""
+    "paper": (
+        "knn", "linear", "linear-paper", "lowshot", "semi", "transfer", "ood", "corruption", "uncertainty", "pictures",
+    ),
+}  # fmt: skip
+"""What --suite names: `paper` are all tasks of the paper, and the single pictures that a report shows."""
 
 _NEEDS = {
     "ood": "out-of-distribution pictures: --ood SPEC[,SPEC...]",
@@ -64,6 +66,7 @@ def evaluate(
     What the results folder holds already for this encoder, these pictures and these options is not repeated.
     Protocols of a suite that the data do not allow are left out and named; those asked for by name are refused.
     """
+    run = run if is_foreign(run) else encoder_folder(run)  # the file of an encoder means the folder it lies in
     folder = results_folder(run, out)
     encoder = load(run)
     asked = options or Options()
