@@ -28,6 +28,7 @@ RUNS = {name: tiny_method(name, **SETTINGS) for name in METHODS}
 WHOLE = {"vit": True, "heads__batchnorm": "false", **SETTINGS}
 RUNS["whole batch"] = tiny_method("prosmin", **WHOLE)
 RUNS["in parts"] = tiny_method("prosmin", **WHOLE, training__accumulate="4")
+RUNS["identification"] = tiny_method("prosmin", **SETTINGS, loss__identification="0.5")
 RUNS["median bandwidth"] = tiny_method("prosmin", **SETTINGS, loss__rule="kernel", loss__estimator="ustat")
 
 

@@ -49,7 +49,15 @@ class ProsminLoss:
         "both", "average over both global target views, or take one at random"
     )
     bandwidth: float | None = option(None, "kernel bandwidth; null: the median distance between targets")
+    identification: float = option(
+        0.0, "weight of telling the own target from the batch's, for f and g alone: the forecast stays proper"
+    )
+    temperature: float = option(0.2, "identification: temperature of its cosines")
     force: bool = option(False, "train although the objective is not proper")
+
+    def __post_init__(self) -> None:
+        check(self.identification >= 0, "loss.identification", self.identification, "0 or more")
+        check(self.temperature > 0, "loss.temperature", self.temperature, "a number above 0")
 
     def check(self, *, views: int) -> None:
         """Refuse an objective without sense or without a minimum for so many views; warn of one not proper."""

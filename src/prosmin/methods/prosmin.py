@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from prosmin.config import Config, ProsminLoss
 from prosmin.data.views import Views
+from prosmin.methods.identification import Identification, held_still
 from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.models.centre import Centre
 from prosmin.models.embedder import Embedder
@@ -67,9 +68,11 @@ class ProSMIN(nn.Module):
         super().__init__()
         self.loss: ProsminLoss = config.loss
         # The kernel's bandwidth, where none is given, is the median distance between the batch's targets.
-        self.spans_batch = config.loss.rule == "kernel" and config.loss.bandwidth is None
+        self.asks_batch = config.loss.rule == "kernel" and config.loss.bandwidth is None
+        self.spans_batch = self.asks_batch or config.loss.identification > 0
         self.noise = ForecastNoise()
         self.scorer = ForecastScore(config.loss)
+        self.identification = Identification(config.loss.temperature)
         self.online = Embedder(config)
         self.predictor = GaussianPredictor(config.heads)
         self.target = make_target(self.online if config.target.start == "copy" else Embedder(config))
@@ -85,6 +88,8 @@ class ProSMIN(nn.Module):
             raw = self.target(groups[:1])[1].unflatten(0, (G, B))  # (G, B, K)
             target = self.centre(raw)
         losses = self.score(mean, scale, target, draws)
+        if self.loss.identification:
+            losses = losses + self.loss.identification * self.identify(t, target)
         return Output(
             losses=losses,
             observed={"features": features[: G * B].detach(), "target": raw, "scale": scale.detach()},
@@ -99,17 +104,29 @@ class ProSMIN(nn.Module):
         if count:
             shape = (len(mean), count, mean.shape[-1])
             noise = self.noise(draws.normal("forecast", shape), shape).to(mean.dtype)
-        weights = mean.new_ones(
-            len(mean) if loss.pairs == "within" else 1, len(target), mean.shape[1]
-        )  # (V or 1, G, B)
-        if not loss.same_view:
-            both = torch.arange(len(target), device=mean.device)
-            weights[both, both] = 0.0
+        weights = self.pairs(len(mean) if loss.pairs == "within" else 1, target)  # (V or 1, G, B)
         if loss.target_views == "one":
             chosen = (draws.uniform("target view", 1)[:, 0] * len(target)).long()  # (B,)
             weights = weights * F.one_hot(chosen, len(target)).T.to(weights)
-        bandwidth = median_bandwidth(gather_rows(target)[0]) if self.spans_batch else loss.bandwidth
+        bandwidth = median_bandwidth(gather_rows(target)[0]) if self.asks_batch else loss.bandwidth
         return self.scorer(mean, scale, target, noise, weights, bandwidth)
+
+    def identify(self, t: Tensor, target: Tensor) -> Tensor:
+        """How badly a picture's target is told from the batch's: t (V B, K), target (G, B, K) -> (B,)."""
+        with held_still(self.predictor):
+            mean = self.predictor(t)[0].unflatten(0, (-1, target.shape[1]))  # (V, B, K)
+        targets, first = gather_rows(target)  # (G, N, K)
+        own = torch.arange(first, first + target.shape[1], device=t.device)
+        weights = self.pairs(len(mean), target)
+        return (weights * self.identification(mean, targets, own)).sum((0, 1)) / weights.sum((0, 1))
+
+    def pairs(self, views: int, target: Tensor) -> Tensor:
+        """Which view meets which target: (V, G, B) of ones, zeros where a view would meet its own."""
+        weights = torch.ones(views, *target.shape[:2], dtype=target.dtype, device=target.device)
+        if not self.loss.same_view:
+            both = torch.arange(len(target), device=target.device)
+            weights[both, both] = 0.0
+        return weights
 
     def update(self, statistics: dict[str, Tensor], *, momentum: float) -> None:
         """Follow the online network and the batch."""
