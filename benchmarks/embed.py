@@ -1,21 +1,37 @@
-"""What `prosmin embed` costs beside the encoder itself, and whether its memory grows with the set.
+"""What `prosmin embed` costs beside the networks, and beside decoding; whether its memory grows with the set.
 
     python benchmarks/embed.py --out benchmarks/results/embed-cpu.json
-    python benchmarks/embed.py --recipe demo --data photos --out benchmarks/results/embed-photos-cpu.json
+    python benchmarks/embed.py --jpeg parquet:photos64.parquet --out benchmarks/results/embed-h200.json
 
-JPEG files, cut from the embedded photographs, go through the whole command: reading, decoding, views, networks, file.
-Beside it, in the same run and in turns, the same networks see the same pictures already decoded in memory. The encoder
-is untrained, which costs the same. The memory is the peak of a process of its own, for a set and for a larger one.
+Beside the networks (the default): the whole command, from opening the encoder to the finished file, in turns with the
+same encoder's passes over the same pictures already decoded in memory. Both make the same passes: one a picture, one
+more for each random view (the making of the view included, as `encoder(pictures)` makes its own), and, where there is a
+reference, one of the backbone for each of its pictures. Reading, decoding, distances, writing, joining and opening are
+embed's alone. Before each turn of the networks the encoder is loaded anew, as embed does: how the memory lies moves
+their speed by a tenth and more. Encoders are untrained, which costs the same.
+
+Beside decoding (--jpeg SPEC): the encoded pictures of SPEC as --files files in a folder. In turns: every core reads and
+decodes, nothing else; the feed alone, which also packs and copies to the device; the whole command.
+
+On a machine that others use too (--patience SECONDS), a turn begins when they are quiet, and one that they disturbed is
+made again; `disturbed` counts those. The JSON is written after every row. Peak memory is that of a process of its own,
+for a set and for a larger one.
 """
 
 import argparse
+import contextlib
+import io
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +41,17 @@ from PIL import Image
 from prosmin import config as configs
 from prosmin.benchmark.machine import describe_machine
 from prosmin.benchmark.timing import synchronise
-from prosmin.data.feed import Batch
+from prosmin.data.feed import Batch, StreamFeed
 from prosmin.data.given import picture_batches
+from prosmin.data.noting import Noting
 from prosmin.data.photos import load_photograph, photograph_files
-from prosmin.data.pictures import load_pictures
+from prosmin.data.pictures import load_pictures, read_picture, worker_count
+from prosmin.data.sources import open_source
 from prosmin.embed import embed
-from prosmin.embed.request import Request
+from prosmin.embed.request import NO_REFERENCE, Request
 from prosmin.encoder import Encoder, load, untrained
 from prosmin.files import write_text
+from turns import in_turns
 
 PEAK = """
 import resource, sys
@@ -41,11 +60,42 @@ status = main(sys.argv[1:])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 sys.exit(status)
 """
+CHUNK = 16
+"""Pictures a decoding thread takes at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """An encoder and the pictures it is given: a SPEC, or JPEG files of a size (width, height)."""
+
+    name: str
+    recipe: str
+    fields: dict[str, str] = field(default_factory=dict)
+    data: str | tuple[int, int]
+    pictures: int = 0  # files to make
+    views: int
+    reference: str | None = NO_REFERENCE  # None: the encoder's own pictures, as the command has it
+
+
+RESNET18 = {"backbone.name": "resnet18", "views.global_size": "96"}
+VIT_TINY = {"backbone.name": "vit_tiny_patch16_224", "views.global_size": "96"} | {
+    f"backbone.{name}": value
+    for name, value in (("patch_size", "16"), ("width", "192"), ("depth", "12"), ("heads", "3"))
+}
+CASES = (
+    Case(name="demo, as the command stands", recipe="demo", data="photos", views=2, reference=None),
+    Case(name="demo, one pass a picture", recipe="demo", data="photos", views=0),
+    Case(name="demo, JPEG files", recipe="demo", data=(32, 32), pictures=16384, views=0),
+    Case(name="resnet18 at 96 px", recipe="demo", fields=RESNET18, data=(128, 96), pictures=2048, views=0),
+    Case(name="resnet18 at 96 px, views", recipe="demo", fields=RESNET18, data=(128, 96), pictures=1024, views=2),
+    Case(name="vit_tiny at 96 px", recipe="demo-vit", fields=VIT_TINY, data=(128, 96), pictures=2048, views=0),
+    Case(name="ViT-S/16 at 224 px", recipe="imagenet-vit-small", data=(500, 375), pictures=128, views=0),
+)
 
 
 def write_pictures(folder: Path, count: int, *, size: tuple[int, int]) -> str:
     """JPEG files of one size (width, height), each another piece of a photograph; the SPEC comes back."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     photographs = [load_photograph(path) for path in photograph_files().values()]
     random = torch.Generator().manual_seed(0)
     for i in range(count):
@@ -57,44 +107,134 @@ def write_pictures(folder: Path, count: int, *, size: tuple[int, int]) -> str:
     return f"folder:{folder}"
 
 
-def forward(encoder: Encoder, batches: list[Batch], *, views: int) -> float:
-    """Seconds of the networks alone."""
+def repeat_files(spec: str, folder: Path, count: int) -> str:
+    """The encoded pictures of a SPEC as so many files, each a link to one of them; the folder's SPEC comes back."""
+    folder.mkdir()
+    source = open_source(spec)
+    for i in range(min(count, len(source))):
+        data = source.read(i)
+        if not isinstance(data, bytes):
+            raise SystemExit(f"{spec} holds decoded pictures; give one whose pictures are files.")
+        (folder / f"{i:07d}.jpg").write_bytes(data)
+    for i in range(len(source), count):
+        os.link(folder / f"{i % len(source):07d}.jpg", folder / f"{i:07d}.jpg")
+    return f"folder:{folder}"
+
+
+def seconds_of(run: Callable[[], object], device: torch.device) -> float:
+    """Seconds until the device has done it too."""
     began = time.perf_counter()
+    run()
+    synchronise(device)
+    return time.perf_counter() - began
+
+
+def compare(
+    runs: dict[str, Callable[[], float]], pictures: int, *, shares: dict[str, str], options: argparse.Namespace
+) -> dict[str, Any]:
+    """Pictures a second, medians; `shares` names ratios, each of embed's rate to another's."""
+    seconds, disturbed = in_turns(runs, repeats=options.repeats, patience=options.patience)
+    row: dict[str, Any] = {"disturbed": disturbed} | {
+        f"{name}_images_per_second": round(pictures / statistics.median(times), 1) for name, times in seconds.items()
+    }
+    for share, other in shares.items():
+        ratios = [a / b for a, b in zip(seconds[other], seconds["embed"], strict=True)]
+        row[share] = round(statistics.median(ratios), 3)
+        row[f"{share}_each"] = [round(ratio, 3) for ratio in ratios]
+    return row
+
+
+def run_embed(folder: Path, request: Request) -> None:
+    """The command without what it says."""
+    request.out.unlink(missing_ok=True)
+    with contextlib.redirect_stdout(io.StringIO()):
+        embed(folder, request)
+
+
+def pass_over(encoder: Encoder, batches: list[Batch], belonging: list[Batch], *, views: int) -> None:
+    """The passes that embed makes, over pictures in memory."""
+    for batch in belonging:
+        encoder.batch_features(batch)
     for batch in batches:
         encoder.summarise(batch, views=views)
-    synchronise(encoder.device)
-    return time.perf_counter() - began
 
 
-def whole(encoder: Path, spec: str, out: Path, *, views: int) -> float:
-    """Seconds of the command, the loading of the encoder included."""
-    out.unlink(missing_ok=True)
-    began = time.perf_counter()
-    embed(encoder, Request(data=spec, out=out, reference="none", views=views))
-    return time.perf_counter() - began
-
-
-def compare(folder: Path, spec: str, *, views: int, repeats: int) -> dict[str, Any]:
-    """Pictures a second of both, taken in turns, and their ratio."""
+def beside_networks(folder: Path, spec: str, case: Case, options: argparse.Namespace) -> dict[str, Any]:
+    """One row: the whole command against the encoder's own passes."""
     encoder = load(folder)
-    pictures = load_pictures(spec)
-    batches = list(picture_batches(pictures, size=encoder.batch_size, device=encoder.device))
-    forward(encoder, batches[:2], views=views)
-    rows = [
-        (forward(encoder, batches, views=views), whole(folder, spec, folder / "x.parquet", views=views))
-        for _ in range(repeats)
-    ]
-    ratios = [alone / all_of_it for alone, all_of_it in rows]
-    alone, all_of_it = (statistics.median(column) for column in zip(*rows, strict=True))
+    own = encoder.config.data.spec
+
+    def batches_of(name: str) -> list[Batch]:
+        return list(picture_batches(load_pictures(name), size=encoder.batch_size, device=encoder.device))
+
+    batches = batches_of(spec)
+    belonging = batches_of(own) if case.reference is None else []
+    request = Request(data=spec, out=folder / "x.parquet", reference=case.reference, views=case.views)
+
+    def networks() -> float:
+        fresh = load(folder)
+        return seconds_of(lambda: pass_over(fresh, batches, belonging, views=case.views), fresh.device)
+
+    pass_over(encoder, batches[:2], belonging[:2], views=case.views)
+    runs = {"networks": networks, "embed": lambda: seconds_of(lambda: run_embed(folder, request), encoder.device)}
+    pictures = sum(len(batch.index) for batch in batches)
+    started = seconds_of(lambda: (load(folder), open_source(spec)), encoder.device)
     return {
-        "views": views,
-        "pictures": len(pictures),
+        "case": case.name,
+        "recipe": case.recipe,
+        "fields": case.fields,
+        "data": case.data if isinstance(case.data, str) else f"JPEG files of {case.data[0]} x {case.data[1]}",
+        "pictures": pictures,
+        "passes_of_a_picture": 1 + case.views,
+        "reference_pictures": sum(len(batch.index) for batch in belonging),
         "batch_size": encoder.batch_size,
-        "networks_images_per_second": round(len(pictures) / alone, 1),
-        "embed_images_per_second": round(len(pictures) / all_of_it, 1),
-        "ratio": round(statistics.median(ratios), 3),
-        "ratios": [round(ratio, 3) for ratio in ratios],
+        "seconds_to_open": round(started, 2),
+    } | compare(runs, pictures, shares={"ratio": "networks"}, options=options)
+
+
+def decode_all(spec: str) -> None:
+    """Read and decode with every core, nothing else."""
+    source = open_source(spec)
+
+    def some(start: int) -> None:
+        for i in range(start, min(start + CHUNK, len(source))):
+            read_picture(source, i)
+
+    with ThreadPoolExecutor(max_workers=worker_count()) as workers:
+        list(workers.map(some, range(0, len(source), CHUNK)))
+
+
+def feed_all(spec: str, device: torch.device, *, batch: int) -> None:
+    """The pictures on the device in batches, as embed takes them."""
+    source = Noting(open_source(spec))
+    for _ in StreamFeed(source, device=device, max_bad=1.0).batches(torch.arange(len(source)).split(batch)):
+        pass
+
+
+def request_of(spec: str, out: Path, *, views: int, options: argparse.Namespace) -> Request:
+    """The command of a row beside decoding."""
+    return Request(data=spec, out=out, reference=NO_REFERENCE, views=views, precision=options.precision)
+
+
+def beside_decoding(folder: Path, spec: str, *, views: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One row: the whole command against what the decoders can do."""
+    encoder = load(folder)
+    device, batch = encoder.device, encoder.batch_size
+    request = request_of(spec, folder / "x.parquet", views=views, options=options)
+    runs = {
+        "decoding": lambda: seconds_of(lambda: decode_all(spec), device),
+        "feed": lambda: seconds_of(lambda: feed_all(spec, device, batch=batch), device),
+        "embed": lambda: seconds_of(lambda: run_embed(folder, request), device),
     }
+    shares = {"of_decoding": "decoding", "of_feed": "feed"}
+    return {
+        "files": options.files,
+        "views": views,
+        "precision": options.precision,
+        "batch_size": batch,
+        "threads_that_decode": worker_count(),
+        "seconds_to_open": round(seconds_of(lambda: (load(folder), open_source(spec)), device), 2),
+    } | compare(runs, options.files, shares=shares, options=options)
 
 
 def peak_mib(encoder: Path, spec: str, out: Path) -> int:
@@ -104,36 +244,65 @@ def peak_mib(encoder: Path, spec: str, out: Path) -> int:
     return int(done.stdout.split()[-1]) // 1024
 
 
+def measure_decoding(options: argparse.Namespace, work: Path, report: dict[str, Any], save: Callable[[], None]) -> None:
+    """The rows of --jpeg."""
+    encoder = untrained(configs.resolve(recipe=options.recipe)).save(work / "encoder")
+    report |= {"recipe": options.recipe, "data": options.jpeg, "speed": []}
+    warm = repeat_files(options.jpeg, work / "few", min(1024, options.files))
+    spec = repeat_files(options.jpeg, work / "files", options.files)
+    for views in options.views:
+        run_embed(encoder, request_of(warm, work / "warm.parquet", views=views, options=options))
+        report["speed"].append(beside_decoding(encoder, spec, views=views, options=options))
+        print(json.dumps(report["speed"][-1]), flush=True)
+        save()
+
+
+def measure_networks(options: argparse.Namespace, work: Path, report: dict[str, Any], save: Callable[[], None]) -> None:
+    """The rows of the cases, and the memory."""
+    report["speed"] = []
+    for number, case in enumerate(CASES):
+        if options.cases and number not in options.cases:
+            continue
+        config = configs.resolve(recipe=case.recipe, overrides=case.fields)
+        encoder = untrained(config).save(work / f"{number}" / "encoder")
+        spec = case.data
+        if not isinstance(spec, str):
+            spec = write_pictures(work / f"{number}" / "pictures", int(options.scale * case.pictures), size=spec)
+        report["speed"].append(beside_networks(encoder, spec, case, options))
+        print(json.dumps(report["speed"][-1]), flush=True)
+        save()
+    encoder = untrained(configs.resolve(recipe="demo")).save(work / "encoder")
+    report["peak_mib"] = {}
+    for count in (2048, 8192):
+        made = write_pictures(work / f"of {count}", count, size=(64, 48))
+        report["peak_mib"][f"{count} pictures"] = peak_mib(encoder, made, work / f"{count}.parquet")
+    save()
+
+
 def main() -> None:
-    """Make pictures, measure, write."""
+    """Measure, write after every row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--recipe", default="imagenet-vit-small")
-    parser.add_argument("--pictures", type=int, default=1024)
-    parser.add_argument("--data", metavar="SPEC", help="other pictures than these JPEG files, for the speed")
-    parser.add_argument("--size", type=int, nargs=2, default=(500, 375), metavar=("WIDTH", "HEIGHT"))
-    parser.add_argument("--views", type=int, nargs="+", default=(0, 2))
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--patience", type=float, default=0, help="seconds a row may wait for others to be quiet")
+    parser.add_argument("--cases", type=int, nargs="+", help=f"some of {len(CASES)}, by number from 0")
+    parser.add_argument("--scale", type=float, default=1.0, help="files of a case, times this")
+    parser.add_argument("--jpeg", metavar="SPEC", help="encoded pictures of natural size: measure beside decoding")
+    parser.add_argument("--files", type=int, default=60_000, help="files that they are repeated to")
+    parser.add_argument("--recipe", default="imagenet-vit-small", help="the encoder of --jpeg")
+    parser.add_argument("--views", type=int, nargs="+", default=(0, 2), help="random views of --jpeg")
+    parser.add_argument("--precision", default="bf16-mixed", help="arithmetic of --jpeg")
     options = parser.parse_args()
     warnings.simplefilter("ignore", UserWarning)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    report: dict[str, Any] = {
+        "command": " ".join(["python", *sys.argv]),
+        "hardware": describe_machine(device),
+        "meaning": __doc__.split("\n\n")[3 if options.jpeg else 2].replace("\n", " "),
+    }
     with tempfile.TemporaryDirectory() as name:
-        work = Path(name)
-        encoder = untrained(configs.resolve(recipe=options.recipe)).save(work / "encoder")
-        spec = options.data or write_pictures(work / "pictures", options.pictures, size=tuple(options.size))
-        larger = write_pictures(work / "larger", 4 * options.pictures, size=(64, 48))
-        smaller = write_pictures(work / "smaller", options.pictures, size=(64, 48))
-        report = {
-            "command": " ".join(["python", *sys.argv]),
-            "machine": describe_machine(load(encoder).device),
-            "recipe": options.recipe,
-            "data": options.data or f"JPEG files of {options.size[0]} x {options.size[1]}",
-            "speed": [compare(encoder, spec, views=views, repeats=options.repeats) for views in options.views],
-            "peak_mib": {
-                f"{count} pictures": peak_mib(encoder, set_spec, work / f"{count}.parquet")
-                for count, set_spec in ((options.pictures, smaller), (4 * options.pictures, larger))
-            },
-        }
-    write_text(options.out, json.dumps(report, indent=1) + "\n")
+        measure = measure_decoding if options.jpeg else measure_networks
+        measure(options, Path(name), report, lambda: write_text(options.out, json.dumps(report, indent=1) + "\n"))
     print(json.dumps(report, indent=1))
 
 

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from coloured import coloured
 from prosmin.cli import main
+from prosmin.data.sources import open_source
 from prosmin.embed import embed, joining, parts, reference, run
 from prosmin.embed.processes import Process, this_process
 from prosmin.embed.request import Request
@@ -148,6 +149,15 @@ class TestRows:
             embed(encoder, strict)
         assert not strict.out.exists()
 
+    def test_numbers_that_are_not_finite_are_no_features(self, specs, tmp_path):
+        broken = untrained(tiny_method("prosmin"))
+        next(broken.method.get_submodule("online.backbone").parameters()).fill_(torch.nan)
+        folder = broken.save(tmp_path / "encoder")
+        for own in ("none", specs[0]):
+            with pytest.raises(ProsminError, match="not finite; is the checkpoint sound"):
+                embed(folder, Request(data=specs[1], out=tmp_path / "x.parquet", reference=own, views=0))
+            assert not (tmp_path / "x.parquet").exists()
+
     def test_a_mended_picture_is_in_the_continued_file(self, encoder, tmp_path, small_parts, monkeypatch):
         folder = tmp_path / "pictures"
         folder.mkdir()
@@ -230,6 +240,30 @@ class TestFlags:
         with pytest.raises(UsageError, match=r"40 pictures, which tell rates from 0\.024 on"):
             embed(encoder, Request(data=specs[1], out=tmp_path / "x.parquet", reference=specs[0], false_alarms=0.01))
         assert [path.name for path in tmp_path.iterdir()] == ["few.parquet"]
+
+    def test_scores_are_those_of_the_encoder(self, encoder, specs, tmp_path, monkeypatch):
+        """The search of embed asks a GPU nothing; it finds what the one of the evaluations finds."""
+        own, new = specs
+        monkeypatch.setattr(reference, "_SIMILARITIES", 1000)  # the bank is searched for two pictures at a time
+        request = Request(data=new, out=tmp_path / "x.parquet", reference=own, views=0)
+        table = pq.read_table(embed(encoder, request))
+        loaded = load(encoder)
+        features = loaded.features(coloured(400, seed=1))
+        held = reference.hold_out(open_source(own), torch.arange(400))
+        judge = reference.fit_knn_distance(features[~held])
+        assert told(request.out)["reference"]["k"] == judge.k
+        # A distance is the root of 2 - 2 cosine: near 0 it keeps half of the digits.
+        expected = judge(loaded.features(coloured(300, seed=2)))
+        torch.testing.assert_close(column(table, "ood_score"), expected, rtol=1e-4, atol=1e-3)
+        near = reference.KnnDistance(bank=judge.bank, k=1)(loaded.features(coloured(300, seed=2)))
+        torch.testing.assert_close(column(table, "reference_distance"), near, rtol=1e-4, atol=1e-3)
+
+    def test_pictures_that_are_their_own_reference_are_opened_once(self, encoder, specs, tmp_path, monkeypatch):
+        opened = []
+        monkeypatch.setattr(run, "open_source", lambda spec: opened.append(spec) or open_source(spec))
+        for name, given in (("same", specs[0]), ("other", specs[1])):
+            embed(encoder, Request(data=specs[0], out=tmp_path / f"{name}.parquet", reference=given, views=0))
+        assert opened == [specs[0], specs[0], specs[1]]
 
     def test_a_large_reference_is_sampled(self, monkeypatch):
         monkeypatch.setattr(reference, "MOST", 100)

@@ -1,15 +1,17 @@
 """The columns of the file."""
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from prosmin.data.noting import Noting
-from prosmin.embed.reference import Reference
 from prosmin.encoder import Summary
+from prosmin.errors import ProsminError
 
 COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "key": (pa.string(), "path or name of the picture"),
@@ -41,47 +43,53 @@ def told(found: pa.Schema) -> dict[str, Any] | None:
     return about if isinstance(about, dict) else None
 
 
-def table(
-    numbers: Tensor, summaries: list[Summary], source: Noting, *, reference: Reference | None, threshold: float | None
-) -> pa.Table:
-    """One row for each readable picture; the unreadable ones are in the metadata, by number."""
-    good = source.readable(numbers)
-    features = torch.cat([summary.features for summary in summaries])
+class Made(NamedTuple):
+    """What was computed of a batch, on the encoder's device; distances are None without a reference."""
+
+    summary: Summary
+    near: Tensor | None  # (N,)
+    score: Tensor | None  # (N,)
+
+
+def table(numbers: Tensor, made: list[Made], source: Noting, *, threshold: float | None) -> pa.Table:
+    """One row for each readable picture; the unreadable ones are in the metadata, by number.
+
+    It runs beside the networks. On the CPU it is numpy's work: a parallel operation of torch would start a second team
+    of threads for this thread, and with more threads than cores every wait of the networks' own team takes longer.
+    """
+    good = source.readable(numbers).numpy()
+    features, score = _joined([part.summary.features for part in made]), _joined([part.score for part in made])
+    if features is None or not np.isfinite(features).all():
+        raise ProsminError("The features hold values that are not finite; is the checkpoint sound?")
     dim = features.shape[1]
-    score: Tensor | None = None
-    near: Tensor | None = None
-    if reference is not None:
-        near, score = reference.measure(features)
-    kept = numbers[good].tolist()
-    labels = None if source.labels is None else source.labels[numbers[good]].tolist()
-    values = {
-        "key": [source.key(i) for i in kept],
-        "label": labels,
-        "label_name": [source.classes[i] for i in labels] if labels is not None and source.classes else None,
-        "mean_log_scale": _joined([summary.log_scale for summary in summaries]),
-        "view_variance": _joined([summary.view_variance for summary in summaries]),
-        "reference_distance": near,
+    kept = numbers.numpy()[good]
+    labels = None if source.labels is None else source.labels.numpy()[kept]
+    numeric = {
+        "mean_log_scale": _joined([part.summary.log_scale for part in made]),
+        "view_variance": _joined([part.summary.view_variance for part in made]),
+        "reference_distance": _joined([part.near for part in made]),
         "ood_score": score,
-        "flag": None if score is None or threshold is None else score.double() > threshold,
+        "flag": None if score is None or threshold is None else score.astype(np.float64) > threshold,
     }
-    flat = pa.array(features.cpu()[good].flatten().numpy())
-    columns = {name: _column(name, value, good) for name, value in values.items()}
-    columns["features"] = pa.FixedSizeListArray.from_arrays(flat, dim)
-    unreadable = {str(i): source.unreadable[i] for i in numbers[~good].tolist()}
+    columns = {name: _column(name, value, good) for name, value in numeric.items()}
+    names = None if labels is None or not source.classes else [source.classes[i] for i in labels.tolist()]
+    columns["key"] = pa.array([source.key(i) for i in kept.tolist()], pa.string())
+    columns["label"] = pa.nulls(len(kept), pa.int64()) if labels is None else pa.array(labels, pa.int64())
+    columns["label_name"] = pa.nulls(len(kept), pa.string()) if names is None else pa.array(names, pa.string())
+    columns["features"] = pa.FixedSizeListArray.from_arrays(pa.array(features[good].reshape(-1)), dim)
+    unreadable = {str(i): source.unreadable[i] for i in numbers.numpy()[~good].tolist()}
     return pa.table([columns[name] for name in COLUMNS], schema=schema(dim, {"unreadable": unreadable}))
 
 
-def _joined(parts: list[Tensor | None]) -> Tensor | None:
-    found = [part.cpu() for part in parts if part is not None]
-    return torch.cat(found) if found else None
+def _joined(parts: Sequence[Tensor | None]) -> NDArray[Any] | None:
+    found = [part.cpu().numpy() for part in parts if part is not None]
+    return np.concatenate(found) if found else None
 
 
-def _column(name: str, value: list[Any] | Tensor | None, good: Tensor) -> pa.Array:
+def _column(name: str, value: NDArray[Any] | None, good: NDArray[np.bool_]) -> pa.Array:
     """Nulls where there is no value, and where a number is not finite, as the log of a scale of 0."""
     kind = COLUMNS[name][0]
     if value is None:
         return pa.nulls(int(good.sum()), kind)
-    if isinstance(value, list):
-        return pa.array(value, kind)
     rows = value[good]
-    return pa.array(rows.numpy(), kind, mask=~rows.isfinite().numpy())
+    return pa.array(rows, kind, mask=~np.isfinite(rows))

@@ -2,11 +2,12 @@
 
 import sys
 import time
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING
 
 from prosmin.embed.processes import Process
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 LINES = 10
 
@@ -19,15 +20,7 @@ class EmbedProgress:
         self.total, self.done, self.start = total, done, done
         self.quiet = process.rank > 0 or done == total
         self.began = time.monotonic()
-        console = Console(file=sys.stdout)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-        )
-        self.bar = Progress(*columns, console=console) if console.is_terminal and not self.quiet else None
+        self.bar = _bar() if sys.stdout.isatty() and not self.quiet else None
         self.task = self.bar.add_task(self.title, total=total, completed=done, rate="") if self.bar else None
 
     def __enter__(self) -> "EmbedProgress":
@@ -50,3 +43,18 @@ class EmbedProgress:
         elif before * LINES // self.total < self.done * LINES // self.total:
             left = (self.total - self.done) / rate
             print(f"{self.title}: {self.done}/{self.total}  {rate:.0f} img/s  {left:.0f} s left", flush=True)
+
+
+def _bar() -> "Progress":
+    # Imported here: a command whose lines go to a file starts without it.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=Console(file=sys.stdout),
+    )

@@ -10,19 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from prosmin.data.sources import Source
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.held_out import held_out_mask
-from prosmin.evaluation.knn import nearest
 from prosmin.evaluation.ood import KnnDistance, fit_knn_distance
 from prosmin.files import writing
 from prosmin.randomness import generator
 
 MOST = 50_000
 """Pictures of the reference that are used, chosen at random: a bank of this size fits everywhere."""
+
+_SIMILARITIES = 2**25  # held at once: 128 MiB in float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +36,7 @@ class Reference:
 
     def measure(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Distances to the nearest and to the k-th nearest picture of the bank, the score: (N, D) -> (N,), (N,)."""
-        cosines, _ = nearest(self.distance.bank, features, self.distance.k)
-        near, score = (2 - 2 * cosines[:, [0, -1]]).clamp_min(0).sqrt().cpu().unbind(1)
-        return near, score
+        return _distances(self.distance, features)
 
     def threshold(self, false_alarms: float) -> float:
         """A new picture of the same kind scores above it with a chance of at most `false_alarms`.
@@ -82,8 +82,11 @@ def check_rate(held_out: int, false_alarms: float) -> None:
 
 def fit(features: Tensor, held: Tensor) -> Reference:
     """Bank and held-out scores: (M, D), (M,) mask."""
+    if not bool(features.isfinite().all()):
+        raise ProsminError("The features of the reference hold values that are not finite; is the checkpoint sound?")
     distance = fit_knn_distance(features[~held])
-    return Reference(distance=distance, held_out=distance(features[held]).cpu().sort().values)
+    _, scores = _distances(distance, features[held])
+    return Reference(distance=distance, held_out=scores.cpu().sort().values)
 
 
 def write_reference(reference: Reference, path: Path) -> None:
@@ -98,6 +101,18 @@ def read_reference(path: Path) -> Reference:
     tensors = load_file(path)
     distance = KnnDistance(bank=tensors["bank"], k=int(tensors["k"]))
     return Reference(distance=distance, held_out=tensors["held_out"])
+
+
+def _distances(distance: KnnDistance, features: Tensor) -> tuple[Tensor, Tensor]:
+    """To the nearest and the k-th nearest row of the bank, whose rows have length 1: (N, D) -> (N,), (N,).
+
+    Nothing is asked of a GPU, which so works on while the next batch is prepared.
+    """
+    rows = max(1, _SIMILARITIES // len(distance.bank))
+    normal = F.normalize(features.to(distance.bank), dim=1)
+    best = torch.cat([(part @ distance.bank.T).topk(distance.k, dim=1).values for part in normal.split(rows)])
+    near, score = (2 - 2 * best[:, [0, -1]]).clamp_min(0).sqrt().unbind(1)
+    return near, score
 
 
 def _rank(count: int, false_alarms: float) -> int:

@@ -6,23 +6,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from prosmin import __version__
+from prosmin.data.feed import Batch
 from prosmin.data.noting import Noting
 from prosmin.data.pictures import check_not_empty
 from prosmin.data.sources import Source, open_source
 from prosmin.embed import columns
 from prosmin.embed import reference as references
+from prosmin.embed.columns import Made
 from prosmin.embed.joining import join, settings_of, unreadable_of, write_table
 from prosmin.embed.parts import PART, Parts, open_folder, refuse_other, remove_folder
 from prosmin.embed.processes import Process, this_process, wait_until
 from prosmin.embed.reference import Reference
 from prosmin.embed.request import NO_REFERENCE, Request
 from prosmin.embed.stream import fill
-from prosmin.encoder import Encoder, Summary, load
+from prosmin.encoder import Encoder, load
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import writing
 
@@ -35,7 +39,7 @@ def embed(run: Path | str, request: Request, *, command: str = "") -> Path:
     process = this_process(os.environ)
     encoder = load(run).to(process.device, precision=request.precision)
     source = Noting(_open(request.data))
-    belonging = _belonging(encoder, request)
+    belonging = _belonging(encoder, source, request)
     settings = _settings(encoder, source, belonging, request)
     if _is_finished(request.out, settings):
         _say(process, f"{request.out} has been written already.")
@@ -62,14 +66,16 @@ def _open(spec: str) -> Source:
     return source
 
 
-def _belonging(encoder: Encoder, request: Request) -> Noting | None:
+def _belonging(encoder: Encoder, source: Noting, request: Request) -> Noting | None:
     """The pictures that belong; None where no score is wanted, or where nobody knows what the encoder learned from."""
     if request.reference == NO_REFERENCE:
         return None
+    if request.reference is None and "encoder" in encoder.card:
+        return None
+    if (request.reference or encoder.config.data.spec) == request.data:
+        return Noting(source.source)  # opening it takes a while: it is the list of all pictures
     if request.reference is not None:
         return Noting(_open(request.reference))
-    if "encoder" in encoder.card:
-        return None
     try:
         return Noting(_open(encoder.config.data.spec))
     except ProsminError as error:
@@ -125,9 +131,10 @@ def _reference(
         references.check_rate(int(held.sum()), request.false_alarms)
 
         def write(path: Path, chosen: Tensor, made: list[Tensor]) -> None:
-            good = belonging.readable(chosen)
+            good = belonging.readable(chosen).numpy()  # numpy: see columns.table
+            features = np.concatenate([some.cpu().numpy() for some in made])[good]
             with writing(path) as part:
-                save_file({"features": torch.cat(made).cpu()[good].contiguous(), "numbers": chosen[good]}, part)
+                save_file({"features": features, "numbers": chosen.numpy()[good]}, part)
 
         parts = Parts(folder, "reference-{:05d}.safetensors", numbers)
         fill(
@@ -160,8 +167,13 @@ def _write_rows(
     threshold = None if reference is None else reference.threshold(request.false_alarms)
     _forget_mended(parts, source, process)
 
-    def write(path: Path, numbers: Tensor, made: list[Summary]) -> None:
-        write_table(path, columns.table(numbers, made, source, reference=reference, threshold=threshold))
+    def make(batch: Batch) -> Made:
+        summary = encoder.summarise(batch, views=request.views)
+        near, score = (None, None) if reference is None else reference.measure(summary.features)
+        return Made(summary, near, score)
+
+    def write(path: Path, numbers: Tensor, made: list[Made]) -> None:
+        write_table(path, columns.table(numbers, made, source, threshold=threshold))
 
     there = sum(parts.path(i).exists() for i in range(len(parts)))
     if there:
@@ -173,7 +185,7 @@ def _write_rows(
         device=encoder.device,
         batch=_batch(encoder, request),
         max_bad=request.max_bad,
-        make=lambda batch: encoder.summarise(batch, views=request.views),
+        make=make,
         write=write,
         title="pictures",
     )
