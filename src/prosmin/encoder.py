@@ -180,7 +180,7 @@ class Encoder:
     def _random_views(self, batch: Batch, *, count: int, seed: int) -> Iterator[Tensor]:
         """Global views (n, 3, h, h), one after another; they are drawn in pairs."""
         config = dataclasses.replace(self.config.views, local=0)
-        positions = batch.index.to(self.device)
+        positions = batch.index.to(self.device, non_blocking=True)  # a plain copy would wait for all before it
         for first in range(0, count, 2):
             pair = make_views(batch.images, batch.sizes, config, seed=seed, step=first // 2, positions=positions)
             yield from itertools.islice(pair.global_views, count - first)

@@ -111,8 +111,8 @@ def _distances(distance: KnnDistance, features: Tensor) -> tuple[Tensor, Tensor]
     rows = max(1, _SIMILARITIES // len(distance.bank))
     normal = F.normalize(features.to(distance.bank), dim=1)
     best = torch.cat([(part @ distance.bank.T).topk(distance.k, dim=1).values for part in normal.split(rows)])
-    near, score = (2 - 2 * best[:, [0, -1]]).clamp_min(0).sqrt().unbind(1)
-    return near, score
+    distances = (2 - 2 * best).clamp_min(0).sqrt()  # (N, k)
+    return distances[:, 0], distances[:, -1]
 
 
 def _rank(count: int, false_alarms: float) -> int:
