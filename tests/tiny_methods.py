@@ -22,7 +22,12 @@ _RUN = {
 _RESNET = {"backbone.name": "resnet8_cifar"}
 _VIT = {"backbone.patch_size": "8", "backbone.width": "24", "backbone.depth": "2", "backbone.heads": "3"}
 _OWN = {
-    "prosmin": {"heads.bottleneck": "16", "heads.predictor_hidden": "32", "views.local": "1"},
+    "prosmin": {
+        "heads.bottleneck": "16",
+        "heads.predictor_hidden": "32",
+        "views.local": "1",
+        "loss.identification": "0",
+    },
     "dino": {"heads.bottleneck": "16", "views.local": "1"},
     "ibot": {"heads.bottleneck": "16", "views.local": "1"},
     "mocov3": {},
