@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import closing
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,8 +19,9 @@ from safetensors.torch import save_file
 
 from coloured import coloured
 from prosmin.cli import main
+from prosmin.data.noting import Noting
 from prosmin.data.sources import open_source
-from prosmin.embed import embed, joining, parts, reference, run
+from prosmin.embed import decoding, embed, joining, parts, reference, run
 from prosmin.embed.processes import Process, this_process
 from prosmin.embed.request import Request
 from prosmin.encoder import load, untrained
@@ -168,6 +171,57 @@ class TestRows:
         (folder / "005.png").write_bytes(png(coloured(1).images[0]))
         keys = pq.read_table(embed(encoder, request)).column("key").to_pylist()
         assert keys == [f"{i:03d}.png" for i in range(130) if i != 100]
+
+
+class TestDecoding:
+    """Beside the networks where a core is free, else between their batches."""
+
+    def test_a_busy_cpu_writes_the_same_bytes(self, encoder, tmp_path, small_parts, monkeypatch):
+        folder = tmp_path / "pictures"
+        folder.mkdir()
+        for i, image in enumerate(coloured(150, side=48).images):
+            data = png(image[:, : 30 + i % 17, : 20 + i % 13])
+            (folder / f"{i:03d}.png").write_bytes(data if i not in (5, 100) else b"broken")
+        (folder / "120.png").unlink()
+        (folder / "120.png").symlink_to(folder / "gone.png")
+        files = []
+        for cores in (2, 1):  # the tests have one thread for the networks
+            monkeypatch.setattr(decoding, "worker_count", lambda cores=cores: cores)
+            out = tmp_path / f"{cores}.parquet"
+            request = Request(data=f"folder:{folder}", out=out, reference="none", views=2, batch=20, max_bad=0.1)
+            files.append(embed(encoder, request).read_bytes())
+            monkeypatch.setattr(decoding, "StreamFeed", None)
+        assert files[0] == files[1]
+        assert [line[:7] for line in told(out)["unreadable"]] == ["005.png", "100.png", "120.png"]
+
+    def test_one_batch_is_read_ahead(self, specs):
+        class Watched:
+            def __init__(self, inner):
+                self.inner, self.numbers = inner, []
+
+            def __len__(self):
+                return len(self.inner)
+
+            def read(self, i):
+                self.numbers.append(i)
+                return self.inner.read(i)
+
+        watched = Watched(open_source(specs[0]))
+        with closing(decoding.decoded_between(Noting(watched), torch.arange(40).split(10))) as batches:
+            batch = next(batches)
+            assert torch.equal(batch.images, coloured(400, seed=1).images[:10])
+            wait_for(lambda: len(watched.numbers) >= 20)
+            time.sleep(0.05)  # long enough to read ten more
+            assert sorted(watched.numbers) == list(range(20))
+            assert [batch.index.tolist()[0] for batch in batches] == [10, 20, 30]
+        assert sorted(watched.numbers) == list(range(40))
+
+
+def wait_for(condition, seconds=10):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def stop_before_joining(encoder, request, monkeypatch):

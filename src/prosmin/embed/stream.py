@@ -1,16 +1,17 @@
-"""Through the encoder: decoded ahead, computed batch by batch, written part by part in a thread beside it."""
+"""Through the encoder: read ahead, computed batch by batch, written part by part in a thread beside it."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from prosmin.data.feed import Batch, StreamFeed
+from prosmin.data.feed import Batch
 from prosmin.data.noting import Noting, check_share
+from prosmin.embed.decoding import decoded
 from prosmin.embed.parts import Parts
 from prosmin.embed.processes import Process
 from prosmin.embed.progress import EmbedProgress
@@ -33,12 +34,11 @@ def fill(
     """Write this process's missing parts: `make` of every batch, then `write(path, numbers, made)` of the part.
 
     Batches end where a part ends, so a part is the same to the bit whatever was there before. Memory holds two parts
-    and the batches decoded ahead, whatever the size of the set.
+    and the batches read ahead, whatever the size of the set.
     """
     missing = parts.missing(process)
     orders = (order for i in missing for order in parts.pictures(i).split(batch))
-    feed = StreamFeed(source, device=device, max_bad=1.0)  # the source notes what is unreadable, the feed meets none
-    batches = cast(Generator[Batch, None, None], feed.batches(orders))
+    batches = decoded(source, orders, device)
     total = sum(len(parts.pictures(i)) for i in parts.own(process))
     progress = EmbedProgress(
         title, total=total, done=total - sum(len(parts.pictures(i)) for i in missing), process=process
