@@ -1,0 +1,91 @@
+"""What `loss.identification` does to the features and to the forecast, on the embedded photographs, three seeds, CPU.
+
+    python benchmarks/identification.py --out benchmarks/results/identification-cpu.jsonl
+
+Four epochs of ProSMIN with and without it, recipes `demo` (ResNet) and `demo-vit`. On held-out blocks of the training
+photographs: kNN (k 20) and how well the forecasts of 200 pictures hold: coverage, squared error ratio, energy score
+against the best constant scale and against a forecast that does not look. Runs found in the file are not repeated; test
+pictures are never read.
+"""
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import warnings
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prosmin import config as configs
+from prosmin.data.pictures import load_pictures
+from prosmin.encoder import load
+from prosmin.evaluation.coverage import judge_coverage
+from prosmin.evaluation.forecasts import make_forecasts
+from prosmin.evaluation.held_out import held_out_knn, held_out_mask
+from prosmin.evaluation.skill import judge_skill
+from prosmin.training.pretrain import pretrain
+
+JUDGED, KNOWN = 200, 300
+"""Pictures whose forecasts are judged, and pictures that the constant scale and the climatology are fitted on."""
+KEPT = (
+    "coverage_50", "coverage_90", "coverage_95", "squared_error_ratio", "pit_distance", "energy_skill",
+    "energy_skill_climatology",
+)  # fmt: skip
+
+
+def judge(recipe: str, weight: float, seed: int, epochs: int) -> dict[str, Any]:
+    """One run and its line."""
+    fields = {"loss.identification": str(weight), "training.seed": str(seed), "training.epochs": str(epochs)}
+    config = configs.resolve(recipe=recipe, overrides=fields | {"compute.accelerator": "cpu"})
+    pictures = load_pictures(config.data.spec)
+    assert pictures.labels is not None
+    with tempfile.TemporaryDirectory() as folder:
+        run = pretrain(config, Path(folder) / "run")
+        last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+        encoder = load(run)
+    held = held_out_mask(pictures.labels, pictures.keys, pictures.spec)
+    judged, known = (
+        make_forecasts(encoder, pictures.subset(places), seed=0)
+        for places in (held.nonzero()[:JUDGED, 0], (~held).nonzero()[:KNOWN, 0])
+    )
+    found = judge_coverage(judged, seed=0)[0] | judge_skill(judged, known, seed=0)[0]
+    return {
+        "recipe": recipe,
+        "identification": weight,
+        "seed": seed,
+        "epochs": epochs,
+        "knn_top1": held_out_knn(encoder, pictures)["knn_top1"],
+        "feature_rank": last["feature_rank"],
+        **{name: found[name] for name in KEPT},
+        "fingerprint": configs.fingerprint(config),
+        "hardware": f"CPU, {platform.machine()}, {os.cpu_count()} cores",
+        "torch": torch.__version__,
+        "command": "python benchmarks/identification.py --out benchmarks/results/identification-cpu.jsonl",
+    }
+
+
+def main() -> None:
+    """The runs that are missing, one after another."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--recipes", default="demo,demo-vit")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=4)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    lines = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    done = {(line["recipe"], line["identification"], line["seed"], line["epochs"]) for line in lines}
+    for seed, recipe, weight in product(range(options.seeds), options.recipes.split(","), (0.0, 0.5)):
+        if (recipe, weight, seed, options.epochs) not in done:
+            line = json.dumps(judge(recipe, weight, seed, options.epochs))
+            print(line, flush=True)
+            with options.out.open("a") as file:
+                file.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()
