@@ -138,8 +138,15 @@ def _is_current(document: dict[str, Any]) -> bool:
         "training.seed": str(ran["training"]["seed"]),
         "training.epochs": str(ran["training"]["epochs"]),
     }
-    now = configs.to_tree(configs.resolve(recipe=document["recipe"], overrides=fields))
-    return all(ran[group] == now[group] for group in now if group != "compute")
+    config = configs.resolve(recipe=document["recipe"], overrides=fields)
+
+    def is_same(group: str, name: str, value: object) -> bool:
+        if name in ran[group]:
+            return ran[group][name] == value
+        return value == getattr(type(getattr(config, group))(), name)  # a field that came later, at its default
+
+    tree = {group: part for group, part in configs.to_tree(config).items() if group != "compute"}
+    return all(is_same(group, name, value) for group, part in tree.items() for name, value in part.items())
 
 
 def _reached(source: str, document: dict[str, Any]) -> str:

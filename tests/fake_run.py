@@ -99,6 +99,7 @@ def fake_log(rng: np.random.Generator, skill: float) -> list[dict[str, float]]:
             "bad_pictures": 0,
             "images_per_second": 402 + 9 * rng.normal(),
             "memory_mib": 0.0,
+            "on_gpu": 0,
         }
         if step % 65 == 0:
             line["knn_top1"] = 0.547 + 0.25 * skill * (1 - np.exp(-4 * done))

@@ -38,7 +38,7 @@ def test_later_layers_win(tmp_path):
         ({"views.global_scale": "0.4"}, ["views.global_scale", "2 numbers"]),
         ({"views.global_scale": "0.9,0.4"}, ["views.global_scale", "rising"]),
         ({"method.name": "byol"}, ["method.name", "byol", "prosmin"]),
-        ({"loss.temperature": "1"}, ["loss.temperature for prosmin", "lam"]),
+        ({"loss.patch_weight": "1"}, ["loss.patch_weight for prosmin", "lam"]),
         ({"seed": "1"}, ["--seed", "--group.field"]),
         ({"loss.lam": "1.5"}, ["lam", "1.5"]),
         ({"loss.lam": "0.3"}, ["0.3", "loss.force"]),

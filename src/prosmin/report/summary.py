@@ -111,8 +111,8 @@ def hardware(run: Run) -> str:
     if kind is None and devices is None:
         return ""
     used = [line["memory_mib"] for line in run.log if "memory_mib" in line]
-    if kind == "auto" and used:
-        kind = "cuda" if max(used) > 0 else "cpu"  # only a GPU's memory is logged
+    if kind == "auto" and run.log and "on_gpu" in run.log[-1]:
+        kind = "cuda" if run.log[-1]["on_gpu"] else "cpu"
     names = {"auto": "device chosen automatically", "cpu": "CPU", "cuda": "GPU"}
     parts = [
         names.get(str(kind), str(kind)),

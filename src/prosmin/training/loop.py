@@ -155,6 +155,7 @@ def _row(fabric: Fabric, done: Step, values: schedules.Values, *, step: int, epo
         "grad_norm": float(done.grad_norm),
         **health.numbers(done.output.observed),
         "memory_mib": round(memory, 1),
+        "on_gpu": int(fabric.device.type == "cuda"),
     }
 
 
