@@ -166,6 +166,8 @@ def main() -> None:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--fields", nargs="*", default=[], metavar="GROUP.FIELD=VALUE", help="for a trial on a CPU")
     options = parser.parse_args()
+    if options.fields and options.out == RESULTS:
+        parser.error("--fields makes a trial, which is no evidence: give --out another folder.")
     warnings.simplefilter("ignore")
     wanted = STAGES[options.stage] if options.stage else [run for runs in STAGES.values() for run in runs]
     if options.only:

@@ -125,7 +125,7 @@ def test_contradictions_are_refused(asked, part):
 def test_the_command_line_wins_over_what_a_grid_sets():
     grid = combine(grid="lam", recipe="demo-vit", over=["training.seed=0,1"], fields={"loss.force": "false"}, data="x")
     assert (grid.recipe, grid.swept) == ("demo-vit", ("loss.lam", "training.seed"))
-    assert grid.fixed == {"loss.force": "false", "data.spec": "x"}
+    assert grid.fixed == {"loss.force": "false", "loss.identification": 0.0, "data.spec": "x"}
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,9 @@ def test_the_laplacian_s_variance_by_hand() -> None:
 def test_blur_takes_sharpness_away() -> None:
     views = ViewsConfig(global_size=32)
     pictures = coloured(6, side=32)
-    clean, blurred = (sharpness(p, views) for p in (pictures, corrupt(pictures, "gaussian_blur", 2, seed=0)))
+    clean, blurred = (
+        sharpness(p, views, device=torch.device("cpu"))
+        for p in (pictures, corrupt(pictures, "gaussian_blur", 2, seed=0))
+    )
     assert clean.shape == (6,)
     assert bool((blurred < 0.1 * clean).all())

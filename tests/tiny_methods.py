@@ -38,7 +38,8 @@ def tiny_method(name: str, *, vit: bool = False, **changes: str) -> configs.Conf
     """The tiny configuration of a method with changes, written group__field; iBOT has a ViT always."""
     vit = vit or name == "ibot"
     fields = {key.replace("__", "."): value for key, value in changes.items()}
-    overrides = {"method.name": name} | _RUN | (_VIT if vit else _RESNET) | _OWN[name] | fields
+    own = _OWN[name] | ({"heads.freeze_patch_embedding": "null"} if name == "mocov3" else {})  # the method's default
+    overrides = {"method.name": name} | _RUN | (_VIT if vit else _RESNET) | own | fields
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return configs.resolve(recipe="demo-vit" if vit else "demo", overrides=overrides)
