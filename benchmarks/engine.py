@@ -6,7 +6,9 @@
 
 The real `prosmin pretrain` runs with its logging and checkpoints. On a CPU, the time outside of forward, backward and
 optimizer, to which the clipping of the gradient belongs, is what is left of the wall clock. On a GPU, the share of time
-in which no kernel runs is read from a trace of the device over steps in the middle of the run.
+in which no kernel runs is read from a trace of the device over steps in the middle of the run. A kernel that is in the
+queue already begins about a microsecond after the one before it, a hundred thousand times a second: pauses of less than
+LAUNCH are that, longer ones are the device waiting for the loop, and the longest are told with the kernel after them.
 """
 
 import argparse
@@ -33,6 +35,9 @@ from prosmin.methods import METHODS
 from prosmin.training import loop
 from prosmin.training.pretrain import pretrain
 from prosmin.training.stepping import Stepper
+
+LAUNCH = 10e-6
+"""Seconds between two kernels that are both in the queue, at most."""
 
 
 @contextmanager
@@ -123,18 +128,27 @@ def on_gpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]
         trace.export_chrome_trace(str(file))
         events = json.loads(file.read_text())["traceEvents"]
     kinds = ("kernel", "gpu_memcpy", "gpu_memset")
-    spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") in kinds)
-    busy, until = 0.0, 0.0
-    for start, end in spans:
-        busy += max(0.0, end - max(start, until))
-        until = max(until, end)
+    spans = sorted((e["ts"], e["ts"] + e["dur"], e["name"]) for e in events if e.get("cat") in kinds)
     steps = (config.training.max_steps or 0) - warm_up
-    wall = found["wall"]
+    return {"steps": steps} | pauses(spans, found["wall"], steps=steps)
+
+
+def pauses(spans: list[tuple[float, float, str]], wall: float, *, steps: int) -> dict[str, Any]:
+    """What (start, end, name) of kernels, in microseconds and in order, say of a time of `wall` seconds."""
+    gaps: list[tuple[float, str]] = []
+    busy, until = 0.0, spans[0][0]
+    for start, end, name in spans:
+        if start > until:
+            gaps.append((1e-6 * (start - until), name))
+        busy += 1e-6 * max(0.0, end - max(start, until))
+        until = max(until, end)
+    short = sum(seconds for seconds, _ in gaps if seconds < LAUNCH)
     return {
-        "steps": steps,
         "ms_a_step": round(1e3 * wall / steps, 3),
         "kernels_a_step": round(len(spans) / steps),
-        "waiting_share": round(1 - busy * 1e-6 / wall, 4),
+        "between_kernels_share": round(short / wall, 4),
+        "waiting_share": round(1 - (busy + short) / wall, 4),
+        "longest_pauses_ms": [[round(1e3 * seconds, 3), name[:60]] for seconds, name in sorted(gaps)[:-13:-1]],
     }
 
 

@@ -264,11 +264,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=16, help="processes of the rival's loader")
     parser.add_argument("--sections", help=f"some of {','.join(LIMITS)}")
     parser.add_argument("--compile", default="blocks", choices=("none", "blocks", "whole"), help="as compute.compile")
+    parser.add_argument("--fields", nargs="*", default=[], metavar="GROUP.FIELD=VALUE", help="as in `prosmin pretrain`")
     parser.add_argument("--tiny", action="store_true", help="a small network and small views, for a trial on a CPU")
     options = parser.parse_args()
     fields = {"views.local": str(options.local), "training.batch_size": str(options.batch)}
     fields |= {"compute.compile": options.compile}
-    fields |= TINY if options.tiny else {}
+    fields |= (TINY if options.tiny else {}) | dict(field.split("=", 1) for field in options.fields)
     config = configs.resolve(recipe="imagenet-vit-small", overrides=fields)
     bench = Bench(config, Repeated(open_source(options.data), options.rows), workers=options.workers)
     sections = Sections(

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from prosmin.data import decode as module
-from prosmin.data.decode import PictureError, bounded, decode, decode_batch, decode_bounded, read_header
+from prosmin.data.decode import (
+    PictureError,
+    _fits_nvjpeg,
+    bounded,
+    decode,
+    decode_batch,
+    decode_bounded,
+    read_header,
+)
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)
@@ -264,6 +272,21 @@ def test_batch_keeps_order_and_reasons():
     assert torch.equal(results[0], reference(GOOD["png"]()))
     assert isinstance(results[1], PictureError)
     assert torch.equal(results[2], reference(GOOD["bmp"]()))
+
+
+@pytest.mark.parametrize(
+    ("data", "fits"),
+    [
+        (GOOD["jpeg"](), True),
+        (GOOD["greyscale jpeg"](), True),
+        (GOOD["cmyk jpeg"](), False),
+        (GOOD["jpeg turned 6"](), False),
+        (GOOD["png"](), False),
+        (BAD["truncated jpeg"](), False),  # nvJPEG would fill the rest with grey
+    ],
+)
+def test_what_nvjpeg_is_given(data, fits):
+    assert _fits_nvjpeg(data) is fits
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

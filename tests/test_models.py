@@ -45,7 +45,7 @@ def test_scale_starts_where_it_should_and_the_twin_has_none():
         heads = ProsminHeads(dim=12, predictor_hidden=32, initial_scale=0.05, predictor=predictor)
         mean, scale = GaussianPredictor(heads)(t)
         assert mean.shape == scale.shape == (64, 12)
-        torch.testing.assert_close(scale, torch.full_like(scale, 0.05), rtol=0.1, atol=0)
+        torch.testing.assert_close(scale, torch.full_like(scale, 0.05), rtol=0.2, atol=0)
     twin = GaussianPredictor(ProsminHeads(dim=12, predictor_hidden=32, scale="zero"))
     assert not twin(t)[1].any()
     assert not any("log_variance" in name for name, _ in twin.named_parameters())

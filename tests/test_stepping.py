@@ -6,7 +6,7 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
-from prosmin.data.feed import Batch
+from prosmin.data.feed import Batch, open_feed
 from prosmin.training import recording, schedules, stepping
 from prosmin.training.launch import make_fabric
 from prosmin.training.pretrain import build, prepare
@@ -128,6 +128,25 @@ def test_a_fused_optimizer_hears_through_fabric_that_a_gradient_is_unusable():
         mark_unusable(optimizer, torch.tensor(unusable))
         optimizer.step()
         assert torch.equal(weight.detach(), before) is not moved
+
+
+@needs_gpu
+@pytest.mark.parametrize("kind", [Stepper, RecordedStepper])
+@pytest.mark.parametrize("name", METHODS)
+def test_steps_do_not_wait_for_a_gpu(name, kind):
+    """From the pictures' numbers to the moved target, once all is allocated and recorded."""
+    config = tiny_method(name, compute__accelerator="cuda")
+    fabric = make_fabric(config, Path())
+    model, optimizer = prepare(fabric, config, build(config))
+    take = kind(fabric, config, model, optimizer, epoch_of=lambda step: step / EPOCH)
+    batches = open_feed("photos", device="cuda").batches(torch.arange(config.training.batch_size) for _ in range(STEPS))
+    for step in range(STEPS):
+        values = schedules.values(config, step, steps=STEPS, steps_per_epoch=EPOCH)
+        torch.cuda.set_sync_debug_mode("default" if step <= recording.WARM_UP else "error")
+        try:
+            take(step, next(batches), values)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 @needs_gpu

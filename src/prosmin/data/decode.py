@@ -20,6 +20,9 @@ from torch import Tensor
 MAX_PIXELS = 89_000_000
 """Largest picture that is decoded, in pixels: just below the size at which Pillow warns of a bomb."""
 
+JPEG_END = b"\xff\xd9"
+"""The marker that ends a JPEG file."""
+
 MAX_SHORTER, MAX_LONGER = 512, 768
 """Larger pictures are reduced until their sides fit. A view of some hundred pixels loses nothing by it, and
 since a batch is padded to its largest picture, one panorama must not set the size of all."""
@@ -169,7 +172,12 @@ def _attempt(data: bytes) -> Tensor | PictureError:
 
 
 def _fits_nvjpeg(data: bytes) -> bool:
-    """An RGB or grey JPEG of sane size that need not be turned: nvJPEG does not turn pictures."""
+    """A whole RGB or grey JPEG of sane size that need not be turned: nvJPEG does not turn pictures.
+
+    Of a truncated one it fills the rest with grey and says nothing: a file without its end goes to the CPU's decoder.
+    """
+    if not data.endswith(JPEG_END):
+        return False
     header = read_header(data)
     sane = 0 < header.height * header.width <= MAX_PIXELS
     return header.kind == "jpeg" and header.plain and sane and (not header.exif or _orientation(data) == 1)

@@ -39,6 +39,9 @@ MEMORY_LIMIT = 2 << 30
 AHEAD = 3
 """Batches that are decoded before they are asked for."""
 
+IN_FLIGHT = 2
+"""Batches that a GPU has in its queue, at most: without a limit the host runs ahead, and each takes other memory."""
+
 SWITCH = 5e-4
 """Seconds after which a thread that waits for Python's lock is given it, while a GPU is fed."""
 
@@ -130,7 +133,9 @@ class MemoryFeed:
         """One batch for each order, an int64 tensor of picture numbers."""
         for order in orders:
             rows = self._row[order.cpu()]
-            here = rows.to(self.pictures.images.device, non_blocking=True)
+            # From memory that is not pinned the copy would wait until the device has done all that is in its queue.
+            ready = rows.pin_memory() if self.pictures.images.is_cuda else rows
+            here = ready.to(self.pictures.images.device, non_blocking=True)
             yield Batch(self.pictures.images[here], self.pictures.sizes[here], self._place[rows])
 
 
@@ -174,6 +179,7 @@ class StreamFeed:
         packers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="prosmin-pack")
         ready: deque[Future[_Packed]] = deque()
         remaining = iter(orders)
+        in_use: deque[torch.cuda.Event] = deque()
         patience = sys.getswitchinterval()
         if self._stream is not None:
             # The thread that feeds a GPU holds Python's lock nearly always, also while it waits for room in the GPU's
@@ -186,6 +192,8 @@ class StreamFeed:
                 if not ready:
                     return
                 yield ready.popleft().result().received()
+                if self._stream is not None:
+                    _await_room(in_use, self._device)
         finally:
             # Reached at the end, by an error of a worker, by Ctrl-C and when the caller stops early.
             sys.setswitchinterval(patience)
@@ -300,6 +308,15 @@ class _Packed(NamedTuple):
             for tensor in (self.batch.images, self.batch.sizes):
                 tensor.record_stream(current)  # or its memory could be given away while it is in use
         return self.batch
+
+
+def _await_room(in_use: "deque[torch.cuda.Event]", device: torch.device) -> None:
+    """Note that all uses of a batch are in the queue now; wait, without Python's lock, while it holds too many."""
+    used = torch.cuda.Event(blocking=True)
+    used.record(torch.cuda.current_stream(device))
+    in_use.append(used)
+    if len(in_use) > IN_FLIGHT:
+        in_use.popleft().synchronize()
 
 
 def padded(sizes: Tensor) -> tuple[int, int]:

@@ -68,8 +68,7 @@ def train(
             logging = behind % training.log_every == 0 or behind == last or measuring
             saving = behind == last or bool(leaving) or saver.is_due(behind)
             if logging or saving or fabric.device.type == "cpu":
-                for at, taken, index in unchecked:
-                    check_finite(at, taken, (feed.key(int(i)) for i in index))
+                check_finite(unchecked, feed.key)
                 unchecked.clear()
             score: float | None = None
             if logging:

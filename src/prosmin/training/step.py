@@ -1,6 +1,6 @@
 """One step: forward, backward, update, and the target follows."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -107,21 +107,24 @@ def slim(done: Step) -> Step:
     return done._replace(output=Output(done.output.losses, {}, {}))
 
 
-def check_finite(step: int, done: Step, keys: Iterable[str]) -> None:
-    """Stop the run when a step's loss or gradient is not finite, naming the pictures."""
-    if bool(torch.isfinite(done.loss)) and bool(torch.isfinite(done.grad_norm)):
-        return
-    bad = (~torch.isfinite(done.output.losses)).tolist()
-    named = [key for key, is_bad in zip(keys, bad, strict=True) if is_bad]
-    where = (
-        f"its loss is not finite for {len(named)} pictures: {', '.join(named[:5])}"
-        if named
-        else "its gradient is not finite"
-    )
-    raise ProsminError(
-        f"Step {step} was not applied: {where}. The last checkpoint is whole; "
-        "lower optimizer.lr or optimizer.clip, or set compute.precision to 32-true."
-    )
+def check_finite(taken: Sequence[tuple[int, Step, Tensor]], key: Callable[[int], str]) -> None:
+    """Stop the run at the first step, of some with their pictures' numbers, whose loss or gradient is not finite."""
+    # All in one question: on a GPU every single one would wait for an answer.
+    ends = torch.stack([done.loss + done.grad_norm for _, done, _ in taken]).isfinite().tolist()
+    for (step, done, index), is_finite in zip(taken, ends, strict=True):
+        if is_finite:
+            continue
+        bad = (~torch.isfinite(done.output.losses)).tolist()
+        named = [key(i) for i, is_bad in zip(index.tolist(), bad, strict=True) if is_bad]
+        where = (
+            f"its loss is not finite for {len(named)} pictures: {', '.join(named[:5])}"
+            if named
+            else "its gradient is not finite"
+        )
+        raise ProsminError(
+            f"Step {step} was not applied: {where}. The last checkpoint is whole; "
+            "lower optimizer.lr or optimizer.clip, or set compute.precision to 32-true."
+        )
 
 
 def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
