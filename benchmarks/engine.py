@@ -32,7 +32,7 @@ from torch.profiler import ProfilerActivity, profile
 from prosmin import config as configs
 from prosmin.data import views
 from prosmin.methods import METHODS
-from prosmin.training import loop
+from prosmin.training import health, loop
 from prosmin.training.pretrain import pretrain
 from prosmin.training.stepping import Stepper
 
@@ -81,7 +81,7 @@ def on_cpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]
             timed(views, "render", spent, "views"),
             timed(METHODS[config.method.name], "update", spent, "target"),
             timed(loop.checkpoints, "save", spent, "checkpoints"),
-            timed(loop.health, "numbers", spent, "health numbers"),
+            timed(health, "numbers", spent, "health numbers"),
         ):
             pretrain(config, run)
             end = time.perf_counter()

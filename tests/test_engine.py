@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 
 from prosmin.encoder import load, read_card
 from prosmin.errors import ProsminError, UsageError
-from prosmin.training import checkpoints, loop
+from prosmin.training import checkpoints, health, loop
+from prosmin.training.logbook import Logbook
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.pretrain import is_finished, pretrain
 from prosmin.training.run_folder import RunFolder
@@ -111,9 +112,37 @@ def test_minutes_save_between_the_steps_that_do(tmp_path, tiny, monkeypatch):
     assert saved == [2, 4, 6]
 
 
+@pytest.mark.parametrize("knn_every", ["null", "3"])
+def test_lines_written_a_step_later_say_the_same(tmp_path, tiny, monkeypatch, knn_every):
+    config = tiny(training__log_every="2", training__checkpoint_every="4", training__knn_every=knn_every)
+    at_once = pretrain(config, tmp_path / "at-once")
+    monkeypatch.setattr(Logbook, "at_once", False)
+    seen = []
+    ask = Logbook.ask
+    monkeypatch.setattr(Logbook, "ask", lambda log, done, line: (seen.append(line["step"]), ask(log, done, line)))
+    later = pretrain(config, tmp_path / "later")
+    assert_same_run(at_once, later)
+    assert seen == ([2, 4, 6] if knn_every == "null" else [2, 3, 4, 6])
+
+
+def test_a_step_that_is_not_finite_is_named_when_lines_are_late(tmp_path, tiny, monkeypatch):
+    """Step 1 breaks; the look after step 3 finds it, once step 4 is under way, and no later checkpoint is written."""
+    monkeypatch.setattr(Logbook, "at_once", False)
+    call = Stepper.__call__
+
+    def broken(stepper, step, batch, values):
+        done = call(stepper, step, batch, values)
+        return done._replace(loss=done.loss * float("nan")) if step == 1 else done
+
+    monkeypatch.setattr(Stepper, "__call__", broken)
+    with pytest.raises(ProsminError, match="Step 1 was not applied"):
+        pretrain(tiny(training__log_every="3", training__checkpoint_every="5"), tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
 def test_a_collapse_stops_the_run_if_asked(tmp_path, tiny, monkeypatch, capsys):
-    real = loop.health.numbers
-    monkeypatch.setattr(loop.health, "numbers", lambda observed: real(observed) | {"target_std": 1e-4})
+    real = health.numbers
+    monkeypatch.setattr(health, "numbers", lambda measured: real(measured) | {"target_std": 1e-4})
     run = tmp_path / "run"
     with pytest.raises(
         ProsminError, match=r"Stopped at step 4 of 6, as training\.on_collapse asks: collapsing: .*step 1"

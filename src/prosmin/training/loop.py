@@ -1,26 +1,22 @@
 """The loop: read from top to bottom. It knows no method."""
 
-import resource
-import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
-import torch
 from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from prosmin.config import Config, fingerprint
 from prosmin.data.feed import Batch, Feed
 from prosmin.errors import ProsminError, Stopped
 from prosmin.training import checkpoints, health, schedules
+from prosmin.training.logbook import Logbook, begin_line
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.order import Order
 from prosmin.training.processes import Processes
 from prosmin.training.progress import TrainingProgress
 from prosmin.training.run_folder import RunFolder
-from prosmin.training.step import Step, check_finite, slim
 from prosmin.training.stepping import make_stepper
 from prosmin.training.stopping import StopRequest
 
@@ -50,47 +46,34 @@ def train(
         start=start, steps=last, steps_per_epoch=order.steps_per_epoch, quiet=not fabric.is_global_zero
     )
     saver = _Saver(fabric, config, run, method, optimizer)
-    watch = health.Watch(config, run.read_metrics() if fabric.is_global_zero else [])
     processes = Processes()
-    unchecked: list[tuple[int, Step, Tensor]] = []  # steps and their pictures, on a GPU since the last look
-    logged, logged_at = start, time.monotonic()
+    log = Logbook(fabric, config, run, feed, progress, processes, start=start)
 
     with StopRequest() as stop, progress:
         for step, batch in enumerate(_batches(fabric, feed, order, start, last), start):
             values = schedules.values(config, step, steps=steps, steps_per_epoch=order.steps_per_epoch)
             done = take_step(step, batch, values)
-            unchecked.append((step, slim(done), batch.index))
+            log.settle()  # what was asked for after an earlier step: a GPU has this one to work on meanwhile
+            log.take(step, done, batch.index)
             behind = step + 1
 
-            wished = COLLAPSED if watch.gives_up else ASKED if stop.name else 0
+            wished = COLLAPSED if log.watch.gives_up else ASKED if stop.name else 0
             leaving = processes.agree(wished)
             measuring = bool(training.knn_every) and (behind % (training.knn_every or 1) == 0 or behind == last)
             logging = behind % training.log_every == 0 or behind == last or measuring
             saving = behind == last or bool(leaving) or saver.is_due(behind)
-            if logging or saving or fabric.device.type == "cpu":
-                check_finite(unchecked, feed.key)
-                unchecked.clear()
+            if logging or saving or log.at_once:
+                line = begin_line(behind, values, epoch=behind / order.steps_per_epoch) if logging else None
+                log.ask(done, line)
             score: float | None = None
-            if logging:
-                bad = processes.union(feed.bad)
-                row = _row(fabric, done, values, step=behind, epoch=behind / order.steps_per_epoch)
-                row |= {"bad_pictures": len(bad), "bad_share": len(bad) / len(feed)}
-                row["images_per_second"] = round(training.batch_size * (behind - logged) / _since(logged_at), 1)
-                if measuring and knn is not None:
-                    score = row["knn_top1"] = knn(method)
-                logged, logged_at = behind, time.monotonic()
-                progress.describe(row)
-                if fabric.is_global_zero:
-                    run.log(row)
-                    fabric.log_dict({k: v for k, v in row.items() if k != "step"}, step=behind)
-                    if sentence := watch.see(row):
-                        print(f"warning: {sentence}", file=sys.stderr, flush=True)
+            if measuring or saving or log.at_once:
+                score = log.settle(knn if measuring else None, method)
             progress.advance(behind)
             if saving or saver.is_best(score):
                 saver.save(behind, score)
             if leaving and behind < last:
                 processes.close()
-                raise _farewell(leaving, behind, last, watch)
+                raise _farewell(leaving, behind, last, log.watch)
     processes.close()
     return last
 
@@ -135,27 +118,6 @@ class _Saver:
                 knn=score,
             )
         self.saved_at = time.monotonic()
-
-
-def _row(fabric: Fabric, done: Step, values: schedules.Values, *, step: int, epoch: float) -> dict[str, Any]:
-    """One line of metrics.jsonl, as far as the step tells it."""
-    loss: Any = fabric.all_reduce(done.loss, reduce_op="mean")
-    if fabric.device.type == "cuda":
-        memory = torch.cuda.max_memory_allocated() / 2**20
-    else:
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    return {
-        "step": step,
-        "epoch": round(epoch, 4),
-        "loss": float(loss),
-        "lr": values.lr,
-        "weight_decay": values.weight_decay,
-        "momentum": values.momentum,
-        "grad_norm": float(done.grad_norm),
-        **health.numbers(done.output.observed),
-        "memory_mib": round(memory, 1),
-        "on_gpu": int(fabric.device.type == "cuda"),
-    }
 
 
 def _since(moment: float) -> float:

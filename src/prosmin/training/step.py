@@ -103,15 +103,15 @@ def _accumulate(fabric: Fabric, model: nn.Module, parts: Iterable[tuple[Views, D
 
 
 def slim(done: Step) -> Step:
-    """What `check_finite` needs of a step: embeddings and scales of many unchecked steps would fill a GPU."""
+    """What `refuse_unusable` needs of a step: embeddings and scales of many unchecked steps would fill a GPU."""
     return done._replace(output=Output(done.output.losses, {}, {}))
 
 
-def check_finite(taken: Sequence[tuple[int, Step, Tensor]], key: Callable[[int], str]) -> None:
+def refuse_unusable(
+    taken: Sequence[tuple[int, Step, Tensor]], finite: Sequence[bool], key: Callable[[int], str]
+) -> None:
     """Stop the run at the first step, of some with their pictures' numbers, whose loss or gradient is not finite."""
-    # All in one question: on a GPU every single one would wait for an answer.
-    ends = torch.stack([done.loss + done.grad_norm for _, done, _ in taken]).isfinite().tolist()
-    for (step, done, index), is_finite in zip(taken, ends, strict=True):
+    for (step, done, index), is_finite in zip(taken, finite, strict=True):
         if is_finite:
             continue
         bad = (~torch.isfinite(done.output.losses)).tolist()

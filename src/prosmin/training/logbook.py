@@ -1,0 +1,117 @@
+"""What a run tells of its steps: a line of metrics.jsonl now and then, and the step at which numbers were none.
+
+A line is asked for when its step is in the device's queue and written after the next one is: a GPU has that one to work
+on while the host reads, computes the rank and writes.
+"""
+
+import resource
+import sys
+import time
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from prosmin.config import Config
+from prosmin.data.feed import Feed
+from prosmin.training import health
+from prosmin.training.online_knn import OnlineKnn
+from prosmin.training.processes import Processes
+from prosmin.training.progress import TrainingProgress
+from prosmin.training.reading import Reading
+from prosmin.training.run_folder import RunFolder
+from prosmin.training.schedules import Values
+from prosmin.training.step import Step, refuse_unusable, slim
+
+
+class Logbook:
+    """The steps taken since the last look, and what was asked for of the last of them."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        config: Config,
+        run: RunFolder,
+        feed: Feed,
+        progress: TrainingProgress,
+        processes: Processes,
+        *,
+        start: int,
+    ) -> None:
+        self.watch = health.Watch(config, run.read_metrics() if fabric.is_global_zero else [])
+        self._fabric, self._run, self._feed = fabric, run, feed
+        self._progress, self._processes = progress, processes
+        self._batch_size = config.training.batch_size
+        self._taken: list[tuple[int, Step, Tensor]] = []  # steps with their pictures' numbers
+        self._asked: tuple[list[tuple[int, Step, Tensor]], dict[str, Any] | None, Reading] | None = None
+        self._logged, self._logged_at = start, time.monotonic()
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a step is over when its call returns, so that waiting would gain nothing: on a CPU."""
+        return self._fabric.device.type == "cpu"
+
+    def take(self, step: int, done: Step, index: Tensor) -> None:
+        """A step is in the queue."""
+        self._taken.append((step, slim(done), index))
+
+    def ask(self, done: Step, line: dict[str, Any] | None) -> None:
+        """Ask whether the steps taken are finite and, given the beginning of a line, for the numbers of the last."""
+        numbers = {"finite": torch.stack([step.loss + step.grad_norm for _, step, _ in self._taken]).isfinite()}
+        if line is not None:
+            loss: Any = self._fabric.all_reduce(done.loss, reduce_op="mean")
+            numbers |= {"loss": loss, "grad_norm": done.grad_norm, **health.measure(done.output.observed)}
+        self._asked = self._taken, line, Reading(numbers)
+        self._taken = []
+
+    def settle(self, knn: OnlineKnn | None = None, method: torch.nn.Module | None = None) -> float | None:
+        """Stop the run if a step was not finite, else write the line that was asked for; with `knn`, its score."""
+        if self._asked is None:
+            return None
+        taken, line, reading = self._asked
+        self._asked = None
+        numbers = reading.read()
+        refuse_unusable(taken, numbers.pop("finite").tolist(), self._feed.key)
+        return None if line is None else self._write(line, numbers, knn, method)
+
+    def _write(
+        self, line: dict[str, Any], numbers: dict[str, Tensor], knn: OnlineKnn | None, method: torch.nn.Module | None
+    ) -> float | None:
+        step = line["step"]
+        bad = self._processes.union(self._feed.bad)
+        row = line | {"loss": float(numbers.pop("loss")), "grad_norm": float(numbers.pop("grad_norm"))}
+        row |= health.numbers(numbers) | self._memory()
+        row |= {"bad_pictures": len(bad), "bad_share": len(bad) / len(self._feed)}
+        seconds = time.monotonic() - self._logged_at
+        row["images_per_second"] = round(self._batch_size * (step - self._logged) / seconds, 1)
+        score = None
+        if knn is not None and method is not None:
+            score = row["knn_top1"] = knn(method)
+        self._logged, self._logged_at = step, time.monotonic()
+        self._progress.describe(row)
+        if self._fabric.is_global_zero:
+            self._run.log(row)
+            self._fabric.log_dict({k: v for k, v in row.items() if k != "step"}, step=step)
+            if sentence := self.watch.see(row):
+                print(f"warning: {sentence}", file=sys.stderr, flush=True)
+        return score
+
+    def _memory(self) -> dict[str, float]:
+        on_gpu = self._fabric.device.type == "cuda"
+        if on_gpu:
+            mib = torch.cuda.max_memory_allocated() / 2**20
+        else:
+            mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+        return {"memory_mib": round(mib, 1), "on_gpu": int(on_gpu)}
+
+
+def begin_line(step: int, values: Values, *, epoch: float) -> dict[str, Any]:
+    """What a line says before the device is asked."""
+    return {
+        "step": step,
+        "epoch": round(epoch, 4),
+        "lr": values.lr,
+        "weight_decay": values.weight_decay,
+        "momentum": values.momentum,
+    }
