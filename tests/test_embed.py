@@ -19,13 +19,16 @@ from safetensors.torch import save_file
 
 from coloured import coloured
 from prosmin.cli import main
+from prosmin.data.given import picture_batches
 from prosmin.data.noting import Noting
+from prosmin.data.pictures import load_pictures
 from prosmin.data.sources import open_source
-from prosmin.embed import decoding, embed, joining, parts, reference, run
+from prosmin.embed import decoding, embed, joining, parts, recorded, reference, run
 from prosmin.embed.processes import Process, this_process
 from prosmin.embed.request import Request
 from prosmin.encoder import load, untrained
 from prosmin.errors import ProsminError, UsageError
+from prosmin.recording import Recorded
 from test_faults import wait_until
 from tiny_methods import tiny_method
 
@@ -498,3 +501,40 @@ class TestRefusals:
 )
 def test_a_launcher_says_which_process_this_is(environment, expected):
     assert tuple(this_process(environment)) == expected
+
+
+class Again(Recorded):
+    """Stands in for a recording where there is no GPU: the same work on what is held."""
+
+    def __call__(self):
+        return self._function()
+
+
+def made_of(folder, work, spec, *, size):
+    """What `work` makes of the batches of a set, with an encoder that is told how."""
+    encoder = load(folder)
+    run = recorded.RecordedWork(lambda batch: work(encoder, batch), encoder.device, size)
+    batches = picture_batches(load_pictures(spec), size=size, device=encoder.device)
+    return [(run(batch), work(encoder, batch)) for batch in batches]
+
+
+@pytest.mark.parametrize("views", [0, 2])
+def test_recorded_work_is_the_same(encoder, specs, monkeypatch, views):
+    """Batches of 80 out of 300 pictures: three are held, the last one of 60 goes the plain way."""
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(recorded, "Recorded", Again)
+    for got, expected in made_of(encoder, lambda e, batch: e.summarise(batch, views=views), specs[1], size=80):
+        for one, other in zip(got, expected, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                torch.testing.assert_close(one, other)
+    for got, expected in made_of(encoder, lambda e, batch: e.batch_features(batch), specs[1], size=80):
+        torch.testing.assert_close(got, expected)
+
+
+def test_recorded_results_outlive_the_next_batch(encoder, specs, monkeypatch):
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(recorded, "Recorded", Again)
+    found = made_of(encoder, lambda e, batch: e.batch_features(batch), specs[1], size=100)
+    assert not torch.equal(found[0][0], found[1][0])
+    torch.testing.assert_close(found[0][0], found[0][1])

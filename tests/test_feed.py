@@ -265,6 +265,24 @@ def test_few_shapes_of_large_batches(sizes, expected):
     assert padded(torch.tensor(sizes)) == expected
 
 
+def test_pages_of_an_earlier_size_are_used_and_outgrown(damaged, monkeypatch):
+    """As on a GPU: the sides never shrink, a picture that does not fit is laid on larger pages later."""
+
+    def grown(feed, size):
+        feed._canvas = tuple(map(max, size, feed._canvas))
+        return feed._canvas
+
+    monkeypatch.setattr(StreamFeed, "_grown", grown)
+    asked = orders(steps=12, batch=3)
+    stream = streamed(f"folder:{damaged}", max_bad=0.2)
+    sides = []
+    for one, other in zip(whole(f"folder:{damaged}", max_bad=0.2).batches(asked), stream.batches(asked), strict=True):
+        assert_same(one, other)
+        sides.append(other.images.shape[2:])
+    assert len(set(sides)) > 1
+    assert sides[-1] == sides[-2] == stream._canvas
+
+
 def test_lay_covers_what_was_there():
     page = np.full((4, 5, 3), 9, dtype=np.uint8)
     lay(page, np.full((2, 3, 3), 1, dtype=np.uint8))

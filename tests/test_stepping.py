@@ -6,8 +6,10 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
+from prosmin import recording
 from prosmin.data.feed import Batch, open_feed
-from prosmin.training import recording, schedules, stepping
+from prosmin.training import schedules, stepping
+from prosmin.training.held_draws import HeldDraws
 from prosmin.training.launch import make_fabric
 from prosmin.training.pretrain import build, prepare
 from prosmin.training.step import Step, mark_unusable
@@ -30,7 +32,7 @@ class Rerun(recording.Recorded):
         return False
 
 
-class SealedDraws(recording.HeldDraws):
+class SealedDraws(HeldDraws):
     """Refuses from the second step on what a recording would not follow: a new draw, and step or epoch as numbers."""
 
     sealed = False
@@ -103,7 +105,7 @@ def test_other_shapes_are_recorded_anew(rerun):
 
 def test_held_draws_move_with_the_step():
     positions = torch.arange(5)
-    held = recording.HeldDraws(3, 0, positions, 0.0)
+    held = HeldDraws(3, 0, positions, 0.0)
     key, scalar = held.key("views"), held.scalar("temperature", lambda epoch: 2.0 * epoch)
     first = held.uniform("views", 4).clone()
     held.move(7, 0.5)

@@ -204,35 +204,47 @@ class StreamFeed:
 
     def _pack(self, numbers: list[int], workers: ThreadPoolExecutor, stop: threading.Event) -> "_Packed":
         """Reads, decodes and pads the pictures of one order, and starts their copy to the device."""
-        step = max(1, len(numbers) // (4 * worker_count()))  # pictures a task
+        step = max(1, len(numbers) // (2 * worker_count()))  # pictures a task; other batches' tasks fill what is idle
         starts = range(0, len(numbers), step)
         if self._stream is not None and self._nvjpeg:
             read = workers.map(lambda start: self._read_part(numbers[start : start + step], stop), starts)
             return self._decode_on_device(numbers, [data for part in read for data in part], self._stream)
-        parts = workers.map(lambda start: self._find_part(numbers[start : start + step], stop), starts)
+        # Most batches fit where the last one did: a picture is laid there as soon as it is decoded, fresh in the cache.
+        canvas = self._new_canvas(len(numbers), self._canvas)
+        pages = self._pages(canvas)
+        parts = workers.map(
+            lambda start: self._find_part(numbers[start : start + step], pages[start : start + step], stop), starts
+        )
         found = [item for part in parts for item in part]
-        sizes = torch.tensor([tuple(picture.shape[1:]) for _, picture in found])  # (b, 2)
-        height, width = self._grown(padded(sizes))
-        if self._stream is None:
-            canvas = torch.empty(len(found), 3, height, width, dtype=torch.uint8)
-            pages = canvas.numpy().transpose(0, 2, 3, 1)
-        else:  # decoders write pixel by pixel: rows are copied whole, and the device sorts the channels
-            canvas = torch.empty(len(found), height, width, 3, dtype=torch.uint8, pin_memory=True)
-            pages = canvas.numpy()
+        sizes = torch.tensor([item.size for item in found])  # (b, 2)
+        side = self._grown(padded(sizes))
+        if side != pages.shape[1:3]:
+            canvas, small = self._new_canvas(len(numbers), side), pages
+            pages = self._pages(canvas)
 
-        def fill(start: int) -> None:
-            # numpy copies in this thread alone, where torch would start a team of threads in every worker
-            for page, (_, picture) in zip(pages[start : start + step], found[start : start + step], strict=True):
-                lay(page, picture.numpy().transpose(1, 2, 0))
+            def lay_again(start: int) -> None:
+                for i in range(start, min(start + step, len(found))):
+                    (height, width), rest = found[i].size, found[i].rest
+                    lay(pages[i], small[i, :height, :width] if rest is None else rest)
 
-        list(workers.map(fill, starts))
-        index = torch.tensor([number for number, _ in found])
+            list(workers.map(lay_again, starts))
+        index = torch.tensor([item.number for item in found])
         if self._stream is None:
             return _Packed(Batch(canvas, sizes, index), None)
         with torch.cuda.stream(self._stream):
             images = canvas.to(self._device, non_blocking=True).permute(0, 3, 1, 2).contiguous()
             batch = Batch(images, sizes.pin_memory().to(self._device, non_blocking=True), index)
             return _Packed(batch, self._stream.record_event())
+
+    def _new_canvas(self, count: int, side: tuple[int, int]) -> Tensor:
+        """Room for a batch; for a GPU pixel by pixel, as decoders write: rows are copied whole, the device sorts."""
+        if self._stream is None:
+            return torch.empty(count, 3, *side, dtype=torch.uint8)
+        return torch.empty(count, *side, 3, dtype=torch.uint8, pin_memory=True)
+
+    def _pages(self, canvas: Tensor) -> NDArray[np.uint8]:
+        """(b, H, W, 3). numpy copies in its own thread alone, where torch would start a team in every worker."""
+        return canvas.numpy().transpose(0, 2, 3, 1) if self._stream is None else canvas.numpy()
 
     def _grown(self, size: tuple[int, int]) -> tuple[int, int]:
         """On a GPU the sides of a batch never shrink: code compiled for a shape then serves nearly every batch."""
@@ -242,8 +254,10 @@ class StreamFeed:
             self._canvas = (max(size[0], self._canvas[0]), max(size[1], self._canvas[1]))
             return self._canvas
 
-    def _find_part(self, numbers: list[int], stop: threading.Event) -> list[tuple[int, Tensor]]:
-        return [self._find(number) for number in numbers if not stop.is_set()]
+    def _find_part(self, numbers: list[int], pages: NDArray[np.uint8], stop: threading.Event) -> list["_Laid"]:
+        return [
+            _laid(page, *self._find(number)) for number, page in zip(numbers, pages, strict=True) if not stop.is_set()
+        ]
 
     def _find(self, number: int) -> tuple[int, Tensor]:
         """The first readable picture from `number` on, cyclically, and its own number."""
@@ -308,6 +322,24 @@ class _Packed(NamedTuple):
             for tensor in (self.batch.images, self.batch.sizes):
                 tensor.record_stream(current)  # or its memory could be given away while it is in use
         return self.batch
+
+
+class _Laid(NamedTuple):
+    """A picture that was decoded, and laid on its page where that has room for it."""
+
+    number: int
+    size: tuple[int, int]
+    rest: NDArray[np.uint8] | None  # (h, w, 3), where it had not
+
+
+def _laid(page: NDArray[np.uint8], number: int, picture: Tensor) -> _Laid:
+    """Lay the picture (3, h, w) on its page (H, W, 3), if it fits."""
+    pixels = picture.numpy().transpose(1, 2, 0)
+    height, width = pixels.shape[:2]
+    if height > page.shape[0] or width > page.shape[1]:
+        return _Laid(number, (height, width), pixels)
+    lay(page, pixels)
+    return _Laid(number, (height, width), None)
 
 
 def _await_room(in_use: "deque[torch.cuda.Event]", device: torch.device) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from prosmin.embed.columns import Made
 from prosmin.embed.joining import join, settings_of, unreadable_of, write_table
 from prosmin.embed.parts import PART, Parts, open_folder, refuse_other, remove_folder
 from prosmin.embed.processes import Process, this_process, wait_until
+from prosmin.embed.recorded import BATCH, recorded
 from prosmin.embed.reference import Reference
 from prosmin.embed.request import NO_REFERENCE, Request
 from prosmin.embed.stream import fill
@@ -144,7 +146,7 @@ def _reference(
             device=encoder.device,
             batch=_batch(encoder, request),
             max_bad=request.max_bad,
-            make=encoder.batch_features,
+            make=recorded(encoder.batch_features, device=encoder.device, size=_batch(encoder, request)),
             write=write,
             title="reference",
         )
@@ -167,8 +169,12 @@ def _write_rows(
     threshold = None if reference is None else reference.threshold(request.false_alarms)
     _forget_mended(parts, source, process)
 
+    summarise = recorded(
+        partial(encoder.summarise, views=request.views), device=encoder.device, size=_batch(encoder, request)
+    )
+
     def make(batch: Batch) -> Made:
-        summary = encoder.summarise(batch, views=request.views)
+        summary = summarise(batch)
         near, score = (None, None) if reference is None else reference.measure(summary.features)
         return Made(summary, near, score)
 
@@ -202,7 +208,8 @@ def _forget_mended(parts: Parts, source: Noting, process: Process) -> None:
 
 
 def _batch(encoder: Encoder, request: Request) -> int:
-    return min(request.batch or encoder.batch_size, PART)
+    usual = min(encoder.batch_size, BATCH) if encoder.device.type == "cuda" else encoder.batch_size
+    return min(request.batch or usual, PART)
 
 
 def _about(

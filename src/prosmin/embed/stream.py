@@ -1,5 +1,6 @@
-"""Through the encoder: read ahead, computed batch by batch, written part by part in a thread beside it."""
+"""Through the encoder: read ahead, computed batch by batch, written part by part in threads beside it."""
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -18,6 +19,9 @@ from prosmin.embed.progress import EmbedProgress
 
 Made = TypeVar("Made")
 
+WRITERS = 2
+"""Parts that are written at a time: a disk takes a while to say that one is safe."""
+
 
 def fill(
     parts: Parts,
@@ -33,7 +37,7 @@ def fill(
 ) -> None:
     """Write this process's missing parts: `make` of every batch, then `write(path, numbers, made)` of the part.
 
-    Batches end where a part ends, so a part is the same to the bit whatever was there before. Memory holds two parts
+    Batches end where a part ends, so a part is the same to the bit whatever was there before. Memory holds a few parts
     and the batches read ahead, whatever the size of the set.
     """
     missing = parts.missing(process)
@@ -43,8 +47,8 @@ def fill(
     progress = EmbedProgress(
         title, total=total, done=total - sum(len(parts.pictures(i)) for i in missing), process=process
     )
-    written: Future[None] | None = None
-    with closing(batches), ThreadPoolExecutor(max_workers=1, thread_name_prefix="prosmin-write") as writer, progress:
+    written: deque[Future[None]] = deque()
+    with closing(batches), ThreadPoolExecutor(WRITERS, thread_name_prefix="prosmin-write") as writer, progress:
         for i in missing:
             made: list[Made] = []
             for order in parts.pictures(i).split(batch):
@@ -52,8 +56,8 @@ def fill(
                 progress.advance(len(order))
             if source.unreadable:
                 check_share(source.lines(), total=len(parts.numbers), max_bad=max_bad, spec=source.spec)
-            if written is not None:
-                written.result()
-            written = writer.submit(write, parts.path(i), parts.pictures(i), made)
-        if written is not None:
-            written.result()
+            if len(written) == WRITERS:
+                written.popleft().result()
+            written.append(writer.submit(write, parts.path(i), parts.pictures(i), made))
+        for each in written:
+            each.result()

@@ -13,7 +13,8 @@ from prosmin.data import views as view_making
 from prosmin.data.feed import Batch
 from prosmin.data.views import Views
 from prosmin.methods.output import Draws, Output
-from prosmin.training.recording import HeldDraws, Recorded
+from prosmin.recording import Recorded
+from prosmin.training.held_draws import HeldDraws
 from prosmin.training.schedules import Values
 from prosmin.training.step import Step, apply_gradient, apply_values, learn
 

@@ -2,17 +2,13 @@
 
 A small network's kernels take a GPU less time than Python needs to launch them, and the GPU waits. A recorded piece
 reads its inputs from the same memory every time and leaves its results in the same memory, so that whatever changes
-from step to step has to be a tensor: `HeldDraws` are a method's draws in that form.
+from run to run has to be a tensor of its own: see `HeldDraws` for a method's draws in that form.
 """
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import torch
-from torch import Tensor
-
-from prosmin import randomness
-from prosmin.methods.output import Draws, as_scalar
 
 WARM_UP = 3
 """Runs before the recording: compiling, choosing algorithms and first allocations cannot be recorded."""
@@ -56,33 +52,3 @@ class Recorded(Generic[Result]):
             result = self._function()
         current.wait_stream(aside)
         return result
-
-
-class HeldDraws(Draws):
-    """Draws whose keys and scalars stay in their places while their values go from step to step."""
-
-    def __init__(self, seed: int, step: int, positions: Tensor, epoch: float) -> None:
-        super().__init__(seed, step, positions, epoch)
-        self.keys: dict[str, Tensor] = {}
-        self.scalars: dict[str, tuple[Tensor, Callable[[float], float]]] = {}
-
-    def move(self, step: int, epoch: float) -> None:
-        """On to another step: every value is written into its place."""
-        self.step, self.epoch = step, epoch
-        for purpose, place in self.keys.items():
-            place.fill_(randomness.key(self.seed, step, purpose))
-        for place, of in self.scalars.values():
-            place.fill_(of(epoch))
-
-    def key(self, purpose: str) -> Tensor:
-        """The key's place."""
-        if purpose not in self.keys:
-            key = randomness.key(self.seed, self.step, purpose)
-            self.keys[purpose] = torch.full((), key, dtype=torch.int64, device=self.positions.device)
-        return self.keys[purpose]
-
-    def scalar(self, purpose: str, of: Callable[[float], float]) -> Tensor:
-        """The number's place."""
-        if purpose not in self.scalars:
-            self.scalars[purpose] = (as_scalar(of(self.epoch), self.positions.device), of)
-        return self.scalars[purpose][0]
