@@ -305,6 +305,28 @@ class TestFolder:
         assert "float16" in said[-1]
         assert next(second.method.parameters()).dtype == torch.float32
 
+    def test_what_is_no_matrix_stays_exact(self, tmp_path):
+        """Statistics, counters, centres, biases: float16 would round them, or has no such number."""
+        config = tiny_method("prosmin", heads__batchnorm="true")
+        method = build_method(config)
+        norm = next(module for module in method.modules() if isinstance(module, _BatchNorm))
+        norm.running_var.fill_(1e6)
+        norm.num_batches_tracked.fill_(100_001)
+        method.get_buffer("centre.value").normal_(std=0.01, generator=torch.Generator().manual_seed(0))
+        (tmp_path / "run").mkdir()
+        save_encoder(method, config, tmp_path / "run", step=4, steps=8, trained=4)
+        export(tmp_path / "run", tmp_path / "half", format="safetensors", half=True)
+        full, half = (load_file(tmp_path / name / "encoder.safetensors") for name in ("run", "half"))
+        narrow = {name for name, tensor in half.items() if tensor.dtype == torch.float16}
+        assert narrow == {name for name, parameter in method.named_parameters() if parameter.ndim > 1}
+        assert all(torch.equal(full[name], half[name]) for name in full.keys() - narrow)
+        assert {half[name].dtype for name in full.keys() - narrow} == {torch.float32, torch.int64}
+
+    def test_a_buffer_is_no_weight_whatever_its_shape(self):
+        module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+        module.register_buffer("table", torch.eye(4))
+        assert list(encoder_file.matrices(module)) == ["0.weight"]
+
     def test_what_is_half_stays_half(self, resnet_run, tmp_path):
         export(resnet_run, tmp_path / "half", format="safetensors", half=True)
         export(tmp_path / "half", tmp_path / "copy", format="safetensors")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from prosmin import __version__, randomness
 from prosmin import config as configs
-from prosmin import randomness
 from prosmin.config import Config
 from prosmin.data.feed import Batch
 from prosmin.data.given import Images, open_images, picture_batches
@@ -26,6 +26,7 @@ from prosmin.foreign import Bare, is_foreign, open_foreign
 from prosmin.methods import METHODS, build_method
 from prosmin.methods.output import Embedding
 from prosmin.models.vit import encode
+from prosmin.shipped import is_shipped, shipped_folder, shipped_names
 
 PRECISIONS = ("32-true", "bf16-mixed")
 UNCERTAINTY_VIEWS = 4  # views whose variance stands for the uncertainty of a method without a scale
@@ -265,22 +266,17 @@ def save_encoder(method: nn.Module, config: Config, folder: Path, *, step: int, 
 
 
 def load(run: Path | str) -> Encoder:
-    """The encoder of a finished run, of a folder `Encoder.save` wrote, or one we did not train: timm:NAME[@FILE].
+    """The encoder of a run, or of a folder `Encoder.save` wrote; a shipped one by its name; or timm:NAME[@FILE].
 
     The path of an encoder.safetensors means the folder it lies in, where its card encoder.json must be too.
     """
-    if is_foreign(run):
-        return _load_foreign(run)
+    if is_foreign(run) or is_shipped(run):
+        return _load_named(str(run))
     folder = encoder_folder(run)
     card = read_card(folder)
-    is_of_others = "encoder" in card
-    if is_of_others and not (folder / WEIGHTS).exists():  # the folder keeps the results of an encoder elsewhere
-        return _load_foreign(card["encoder"], kept=(folder, card))
-    config, build = _description_of_others(card) if is_of_others else _description(card)
-    method = fill(build(), folder, card)
-    fresh = _seeded(build, config)
-    reference = read_reference(folder, encoder=card["hash"])
-    return _placed(Encoder(method, config, card=card, fresh=fresh, reference=reference))
+    if "encoder" in card and not (folder / WEIGHTS).exists():  # the folder keeps the results of an encoder elsewhere
+        return _load_measured(folder, card)
+    return _load_folder(folder, card)
 
 
 def encoder_folder(run: Path | str) -> Path:
@@ -294,11 +290,53 @@ def encoder_folder(run: Path | str) -> Path:
             f"Weights of others are given as timm:NAME@{path}."
         )
     if not path.is_file():
+        names = ", ".join(shipped_names())
+        others, these = (f", and none of the shipped encoders: {names}", " one of these,") if names else ("", "")
         raise ProsminError(
-            f"{path} is not a run folder. Give the folder that `prosmin pretrain --out` or Encoder.save wrote, "
-            "or timm:NAME[@FILE]."
+            f"{path} is not a run folder{others}. Give{these} the folder that `prosmin pretrain --out` or Encoder.save "
+            "wrote, or timm:NAME[@FILE]."
         )
     return path.parent
+
+
+def _load_folder(folder: Path, card: dict[str, Any]) -> Encoder:
+    config, build = _description(card) if "config" in card else _description_of_others(card)
+    method = fill(build(), folder, card)
+    fresh = _seeded(build, config)
+    reference = read_reference(folder, encoder=card["hash"])
+    return _placed(Encoder(method, config, card=card, fresh=fresh, reference=reference))
+
+
+def _load_named(name: str) -> Encoder:
+    """An encoder without a folder of the user's: timm's, or a shipped one. Its card says so under `encoder`."""
+    if is_foreign(name):
+        parts = open_foreign(name)
+        return _placed(Encoder(parts.method, parts.config, card=parts.card, fresh=parts.fresh))
+    folder = shipped_folder(name)
+    card = read_card(folder)
+    told = {
+        "encoder": name,
+        "weights": f"shipped with prosmin {__version__}, step {card['step']}.",
+        "backbone": card["config"]["backbone"],
+    }
+    return _load_folder(folder, card | told)
+
+
+def _load_measured(folder: Path, card: dict[str, Any]) -> Encoder:
+    """The encoder elsewhere that the results of a folder are of; it must still be the same one."""
+    name = card["encoder"]
+    if not is_foreign(name) and name not in shipped_names():
+        raise ProsminError(
+            f"{folder} keeps the results of {name}, which this version of prosmin does not ship. "
+            "Install the version they were measured with, or measure another encoder into another folder."
+        )
+    encoder = _load_named(name)
+    if encoder.card["hash"] != card["hash"]:
+        raise ProsminError(
+            f"The weights of {name} are not those that {folder} was measured with. "
+            f"Measure them as they are now: `prosmin evaluate {name} --out {folder}`."
+        )
+    return encoder
 
 
 def _description(card: dict[str, Any]) -> tuple[Config, Callable[[], nn.Module]]:
@@ -322,17 +360,6 @@ def _seeded(build: Callable[[], nn.Module], config: Config) -> Callable[[], nn.M
             return build()
 
     return fresh
-
-
-def _load_foreign(run: Path | str, *, kept: tuple[Path, dict[str, Any]] | None = None) -> Encoder:
-    """An encoder of timm; where a folder keeps its card, it must still be the same one."""
-    parts = open_foreign(run)
-    if kept is not None and kept[1]["hash"] != parts.card["hash"]:
-        raise ProsminError(
-            f"The weights of {run} are not those that {kept[0]} was measured with. "
-            f"Measure them as they are now: `prosmin evaluate {run} --out {kept[0]}`."
-        )
-    return _placed(Encoder(parts.method, parts.config, card=parts.card, fresh=parts.fresh))
 
 
 def _placed(encoder: Encoder) -> Encoder:

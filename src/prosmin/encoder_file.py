@@ -6,6 +6,7 @@ the reference names the weights it was fitted with, so that it is never used wit
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def write_encoder(folder: Path, method: nn.Module, card: dict[str, Any], *, repl
     """
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
     if card.get("precision") == "float16":
-        tensors = _halved_again(tensors)
+        tensors = _halved_again(tensors, matrices(method))
     if narrow := _narrow_formats(tensors):
         card = {**card, "precision": narrow}
     else:  # what a rounding did to the outputs, `deviation`, goes with it
@@ -45,9 +46,19 @@ def write_encoder(folder: Path, method: nn.Module, card: dict[str, Any], *, repl
     return card
 
 
-def _halved_again(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The matrices and filters in float16 where each number of them is one of float16; else all as they are."""
-    wide = {name: tensor for name, tensor in tensors.items() if tensor.ndim > 1 and tensor.is_floating_point()}
+def matrices(method: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that float16 is for: matrices and filters, by name.
+
+    Vectors (biases, norms) weigh nothing, and no buffer is a weight: a running variance can be beyond float16's range,
+    a centre is subtracted from values of its own size, a counter is an integer. They stay as they are.
+    """
+    found = method.named_parameters(remove_duplicate=False)
+    return {name: parameter for name, parameter in found if parameter.ndim > 1 and parameter.is_floating_point()}
+
+
+def _halved_again(tensors: dict[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    """Those named in float16 where each number of them is one of float16; else all as they are."""
+    wide = {name: tensors[name] for name in names}
     halves = {name: tensor.half() for name, tensor in wide.items()}
     same = all(torch.equal(half.to(wide[name].dtype), wide[name]) for name, half in halves.items())
     return tensors | halves if same else tensors

@@ -23,7 +23,7 @@ FORMATS: dict[str, Form] = {
 
 
 def export(run: Path | str, out: Path | str, *, format: str, half: bool = False, again: bool = False) -> list[str]:
-    """Write the encoder of a run, or timm:NAME[@FILE], to `out` and say in sentences what was written.
+    """Write what `prosmin.load` takes, a run's encoder or another, to `out` and say in sentences what was written.
 
     Files that are there already are replaced with `again` only; `half` is for safetensors: weights in float16.
     """

@@ -12,10 +12,10 @@ from prosmin.encoder import Encoder
 def describe_encoder(encoder: Encoder) -> dict[str, Any]:
     """Which encoder this is; `hash` is that of its own card."""
     card = encoder.card
-    foreign = "encoder" in card
+    named = "encoder" in card  # timm's, or a shipped one
     return {
         "prosmin": __version__,
-        "encoder": card["encoder"].partition("@")[0] if foreign else encoder.config.method.name,
+        "encoder": card["encoder"].partition("@")[0] if named else encoder.config.method.name,
         "backbone": encoder.config.backbone.name,
         "step": card["step"],
         "hash": card["hash"],

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from prosmin.encoder import Encoder, load
-from prosmin.encoder_file import CARD, REFERENCE, WEIGHTS
+from prosmin.encoder_file import CARD, REFERENCE, WEIGHTS, matrices
 from prosmin.errors import ProsminError
 from prosmin.export.agreement import check_agreement, outputs_of
 from prosmin.export.card import write_card
@@ -42,13 +42,12 @@ def _is_half(encoder: Encoder) -> bool:
 
 
 def _halved(encoder: Encoder) -> Encoder:
-    """The encoder to save. Matrices and filters are halved; vectors (biases, norms, statistics) weigh nothing."""
+    """The encoder to save, its matrices and filters in float16."""
     halved = copy.copy(encoder)
     halved.method = copy.deepcopy(encoder.method)
     halved.card = encoder.card | {"precision": "float16"}
-    for name, tensor in halved.method.state_dict(keep_vars=True).items():
-        if tensor.ndim > 1 and tensor.is_floating_point():
-            tensor.data = _half(tensor.data, name)
+    for name, parameter in matrices(halved.method).items():
+        parameter.data = _half(parameter.data, name)
     return halved
 
 

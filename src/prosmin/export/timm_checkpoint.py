@@ -14,6 +14,7 @@ from prosmin.errors import ProsminError, UsageError
 from prosmin.export.agreement import check_agreement
 from prosmin.export.card import describe_encoder, describe_preprocessing, write_card
 from prosmin.export.form import Form, card_of
+from prosmin.foreign import is_foreign
 from prosmin.models.resnet import RESNETS
 
 TOLERANCE = 1e-5
@@ -56,7 +57,7 @@ def _call(encoder: Encoder) -> tuple[str, dict[str, Any]]:
             f"The backbone {backbone.name} is a network of prosmin's own, which timm does not have. "
             "Export it with --format onnx or --format safetensors."
         )
-    if "encoder" in encoder.card:  # of others: its card says how it was built
+    if is_foreign(encoder.card.get("encoder", "")):  # of others: its card says how it was built
         own = dict(encoder.card["backbone"])
         name, given = own.pop("name"), own
     else:
