@@ -40,7 +40,7 @@ LIMITS = """\
   does not exist for it.
 - It was trained on photographs of ten kinds of things, cut out and centred: aeroplanes, cars, birds, cats, deer, dogs,
   frogs, horses, ships and lorries. Of other pictures, such as documents, drawings, medical or aerial ones, nothing
-  was measured; fit `fit_reference` to your own pictures and measure before you rely on it.
+  was measured: give `encoder.fit_reference` your own, and measure before you rely on it.
 - Do not use it for decisions about people. It was not made to tell people apart or to judge them, and nobody looked
   for the prejudices that its training pictures hold.
 - An uncertainty orders pictures under this encoder; it is no probability of an error. An unlike picture can pass
