@@ -15,7 +15,7 @@ import json
 import sys
 import traceback
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ from prosmin.training.pretrain import pretrain
 
 RESULTS = Path(__file__).parent / "results"
 PROTOCOLS = ("knn", "linear", "lowshot", "ood", "corruption", "uncertainty")
+ABLATED = ("knn", "linear", "uncertainty")
+"""What is asked of a run along an axis."""
 TUNED_ON_LABELS_OF = "a held-out tenth of train"
 
 METHODS = {
@@ -47,11 +49,12 @@ RESNET, VIT = "cifar10-resnet18", "cifar10-vit"
 
 @dataclass(frozen=True)
 class Run:
-    """One training: its file's name without the seed, and its configuration."""
+    """One training: its file's name without the seed, its configuration, and what it is judged by."""
 
     name: str
     recipe: str
     fields: dict[str, str]
+    protocols: tuple[str, ...] = PROTOCOLS
 
 
 def _table(epochs: int, *, suffix: str = "") -> list[Run]:
@@ -66,7 +69,7 @@ def _table(epochs: int, *, suffix: str = "") -> list[Run]:
 def _axis(field: str, values: list[str], *, short: str, **more: str) -> list[Run]:
     """ProSMIN on the ResNet for 25 epochs along one field."""
     fixed = {"training.epochs": "25"} | {name.replace("__", "."): value for name, value in more.items()}
-    return [Run(f"{RESNET}-{short}-{value}", RESNET, {**fixed, field: value}) for value in values]
+    return [Run(f"{RESNET}-{short}-{value}", RESNET, {**fixed, field: value}, ABLATED) for value in values]
 
 
 STAGES: dict[str, list[Run]] = {
@@ -76,8 +79,15 @@ STAGES: dict[str, list[Run]] = {
         Run(f"{RESNET}-{method}-200", RESNET, {**METHODS[method], "training.epochs": "200"})
         for method in ("prosmin", "mocov3", "dino", "deterministic")
     ],
+    # The score alone, and heads that do not keep the target's spread by themselves: what does lam do to it?
     "lam": _axis(
-        "loss.lam", ["0.30", "0.35", "0.40", "0.42", "0.45", "0.50", "0.55", "0.60"], short="lam", loss__force="true"
+        "loss.lam",
+        ["0.30", "0.35", "0.40", "0.42", "0.45", "0.50", "0.55", "0.60"],
+        short="lam",
+        loss__force="true",
+        loss__identification="0",
+        heads__last="learned",
+        heads__bottleneck_batchnorm="false",
     ),
     "axes": [
         *_axis("loss.samples", ["2", "4", "8", "16"], short="samples"),
@@ -104,7 +114,7 @@ def document(run: Run, seed: int, folder: Path, data: Path) -> dict[str, Any]:
     near, far = specs["cifar100-test"], specs["svhn-test10k"]
     results = evaluate(
         folder,
-        protocols=PROTOCOLS,
+        protocols=run.protocols,
         data=specs["cifar10-train"],
         test=specs["cifar10-test"],
         ood=[near, far],
@@ -180,9 +190,7 @@ def main() -> None:
                 continue
             print(f"-- {path.stem}", flush=True)
             try:
-                found = document(
-                    Run(run.name, run.recipe, run.fields | more), seed, options.runs / path.stem, options.data
-                )
+                found = document(replace(run, fields=run.fields | more), seed, options.runs / path.stem, options.data)
             except Stopped:
                 raise
             except Exception:

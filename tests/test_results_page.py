@@ -47,20 +47,21 @@ def document(
     few = {"top1_1pct": 0.5, "top1_1pct_sd": 0.02, "top1_10pct": 0.7, "top1_10pct_sd": 0.0}
     shares = {"1pct": {"l2": [1.0, 1.0, 1.0]}, "10pct": {"l2": [0.1, 0.1, 0.1]}}
     corrupted = {"mean_error": 0.4} | {f"ece_severity_{level}": 0.01 * level for level in range(1, 6)}
+    results = {
+        "knn": {"metrics": {"top1": knn, "top1_k200": knn}, "baselines": {"untrained": {"top1": 0.3}}},
+        "linear": {"metrics": probe},
+        "lowshot": {"metrics": few, "settings": {"shares": shares}},
+        "ood": {"metrics": ood},
+        "corruption": {"metrics": corrupted},
+        "uncertainty": {"metrics": {"recall_at_1": 0.75, "r_auroc": 0.6}},
+    }
     return {
         "name": name, "seed": seed, "recipe": RESNET, "overrides": fields, "fingerprint": configs.fingerprint(config),
         "epochs": config.training.epochs, "training_seconds": 321.0,
         "hardware": {"device": "NVIDIA H200", "torch": "2.11.0"},
         "command": f"python benchmarks/evidence.py --only {name}", "chosen_on": "a held-out tenth of train",
         "health": {"verdict": health, "path": [path]}, "effective_rank": 90.0,
-        "results": {
-            "knn": {"metrics": {"top1": knn, "top1_k200": knn}, "baselines": {"untrained": {"top1": 0.3}}},
-            "linear": {"metrics": probe},
-            "lowshot": {"metrics": few, "settings": {"shares": shares}},
-            "ood": {"metrics": ood},
-            "corruption": {"metrics": corrupted},
-            "uncertainty": {"metrics": {"recall_at_1": 0.75, "r_auroc": 0.6}},
-        },
+        "results": {name: results[name] for name in (plan.protocols if plan else results)},
         "configuration": configs.to_tree(config),
     }  # fmt: skip
 
@@ -389,7 +390,7 @@ def cut_short(each):
     [
         (misnamed, "named NAME-sSEED.json after its run"),
         (on_a_part_of_test, "no share of 10000 pictures"),
-        (of_another_recipe, "different configurations .optimizer.lr: 0.0005 and 1.0"),
+        (of_another_recipe, "different configurations .optimizer.lr: 0.001 and 1.0"),
         (cut_short, "has no health"),
     ],
 )

@@ -170,7 +170,9 @@ class ComputeConfig:
         "none", "torch.compile: blocks (of ViTs, and heads) starts in seconds, whole in a minute or more and is faster"
     )
     graph: bool = option(
-        False, "one GPU: record a step's kernels once and replay them, which small networks gain most by"
+        False,
+        "one GPU, whole batches, no drop_path or checkpoint_activations: record a step's kernels once and replay them, "
+        "which small networks gain most by; otherwise the step is as without it",
     )
     checkpoint_activations: bool = option(False, "ViT: compute activations again in the backward pass, for less memory")
     resident_gib: float = option(2.0, "decoded sets up to this size live on the device; larger ones are streamed")

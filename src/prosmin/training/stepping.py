@@ -22,9 +22,11 @@ from prosmin.training.step import Step, apply_gradient, apply_values, learn
 def make_stepper(
     fabric: Fabric, config: Config, model: nn.Module, optimizer: Optimizer, *, epoch_of: Callable[[int], float]
 ) -> "Stepper":
-    """What takes the steps of a run; recorded where the configuration asks for it and one GPU takes a batch whole."""
+    """What takes the steps of a run; recorded where the configuration asks for it and a recording can follow."""
     alone = fabric.device.type == "cuda" and fabric.world_size == 1 and config.training.accumulate == 1
-    kind = RecordedStepper if config.compute.graph and alone else Stepper
+    # Both take random numbers from torch's own generator, and put it back, from the host.
+    draws_elsewhere = config.backbone.drop_path > 0 or config.compute.checkpoint_activations
+    kind = RecordedStepper if config.compute.graph and alone and not draws_elsewhere else Stepper
     return kind(fabric, config, model, optimizer, epoch_of=epoch_of)
 
 
