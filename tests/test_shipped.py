@@ -189,6 +189,32 @@ class TestCommands:
         features = torch.tensor(pq.read_table("rows.parquet")["features"].to_pylist())
         torch.testing.assert_close(features, load(NAME).features(data), rtol=1e-4, atol=1e-5)  # other batches
 
+    @pytest.mark.parametrize("out", [None, "mine", NAME])
+    def test_evaluate_and_report(self, out, encoders, root, capsys):
+        """Results go elsewhere than into the package; --out may be called like the encoder."""
+        data = [f"parquet:{root / 'data' / file}" for file in (ship.TRAIN, ship.TEST)]
+        words = ["evaluate", NAME, "--protocols", "knn", "--data", data[0], "--test", data[1]]
+        assert main(words if out is None else [*words, "--out", out]) == 0
+        folder = Path(out or f"runs/shipped-{NAME}")
+        result = json.loads((folder / "results/knn.json").read_text())
+        assert result["metrics"]["top1"] == pytest.approx(0.8)
+        assert result["checkpoint"]["hash"] == load(NAME).card["hash"]
+        assert load(folder).card == load(NAME).card
+        assert main(result["command"].split()[1:]) == 0  # it is the same results that it finds
+        assert main(["report", str(folder)]) == 0
+        page = (folder / "report.html").read_text()
+        assert "shipped with prosmin" in page
+        assert NAME in page
+
+    def test_the_results_of_a_run_and_of_a_name_are_kept_apart(self, encoders, root, capsys):
+        """The default folder is not that of a recipe; a run's folder is refused, and a run takes no --out."""
+        Path("runs/mine").mkdir(parents=True)
+        Path("runs/mine/config.yaml").write_text("# of a run\n")
+        assert main(["evaluate", NAME, "--protocols", "knn", "--out", "runs/mine"]) == 2
+        assert "is the folder of a run of prosmin" in capsys.readouterr().err
+        assert main(["evaluate", str(root / "run"), "--protocols", "knn", "--out", "x"]) == 2
+        assert "--out is for encoders without a run folder: shipped ones and timm:NAME" in capsys.readouterr().err
+
     def test_export(self, encoders, pictures):
         assert main(["export", NAME, "--format", "safetensors", "--out", "folder"]) == 0
         assert torch.equal(load("folder").features(pictures), load(NAME).features(pictures))

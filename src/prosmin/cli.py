@@ -18,6 +18,9 @@ from prosmin.evaluation.options import Options, flag, read_options
 # Modules that need torch, and that is nearly all, are imported by the command that needs them: `prosmin --help` does
 # not wait for it, and `prosmin doctor` can say that it is broken.
 
+ENCODER = "a run folder, one of Encoder.save, the name of a shipped encoder, or one of others: timm:NAME[@FILE]"
+"""What a command takes that needs an encoder alone."""
+
 
 class Parser(argparse.ArgumentParser):
     """argparse, with our kind of error, and the fields in the help of a command that takes them."""
@@ -109,13 +112,18 @@ def _parser() -> Parser:
     train.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: runs/NAME)")
 
     judge = command("evaluate", _evaluate, "measure a trained encoder")
-    judge.add_argument("run_folder", metavar="RUN", help="a run folder, or an encoder of others: timm:NAME[@FILE]")
+    judge.add_argument("run_folder", metavar="RUN", help=ENCODER)
     judge.add_argument("--protocols", metavar="NAME,...", help="which to run (default: the quick ones)")
     judge.add_argument("--suite", metavar="NAME", help="paper: all tasks of the paper that the data given allow")
     judge.add_argument("--data", metavar="SPEC", help="labelled pictures (default: those of the run)")
     judge.add_argument("--test", metavar="SPEC", help="labelled test pictures, where --data has no split named test")
     judge.add_argument("--ood", metavar="SPEC,...", help="out-of-distribution pictures")
-    judge.add_argument("--out", type=Path, metavar="DIR", help="results folder of timm:NAME (default: runs/timm-NAME)")
+    judge.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="results folder of an encoder without its own (default: runs/shipped-NAME, runs/timm-NAME)",
+    )
     judge.add_argument("--again", action="store_true", help="measure again what is already in RUN/results")
     for field in dataclasses.fields(Options):
         protocols = ", ".join(field.metadata["read_by"])
@@ -126,7 +134,7 @@ def _parser() -> Parser:
         )
 
     other = command("export", _export, "write a trained encoder for other programs")
-    other.add_argument("run_folder", metavar="RUN", help="a run folder, or an encoder of others: timm:NAME[@FILE]")
+    other.add_argument("run_folder", metavar="RUN", help=ENCODER)
     other.add_argument("--format", required=True, metavar="FORMAT", help="onnx, timm or safetensors")
     other.add_argument(
         "--out", type=Path, required=True, metavar="PATH", help="FILE.onnx, FILE.safetensors (timm) or a folder"
@@ -150,7 +158,7 @@ def _parser() -> Parser:
     sweep.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the cells, table and plot")
 
     rows = command("embed", _embed, "one row a picture: features, uncertainty, out-of-distribution score and flag")
-    rows.add_argument("run_folder", metavar="RUN", help="a run folder, one of Encoder.save, or timm:NAME[@FILE]")
+    rows.add_argument("run_folder", metavar="RUN", help=ENCODER)
     rows.add_argument("--data", required=True, metavar="SPEC", help="the pictures")
     rows.add_argument("--out", type=Path, required=True, metavar="FILE.parquet", help="run again, it is continued")
     rows.add_argument(

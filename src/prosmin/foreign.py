@@ -25,6 +25,7 @@ from prosmin.errors import ProsminError, UsageError
 from prosmin.files import write_text
 from prosmin.methods.output import Embedding
 from prosmin.models.weights import Weights, fill_backbone, read_weights
+from prosmin.shipped import is_shipped
 
 _SCHEME = "timm:"
 _PUBLISHED = {
@@ -68,24 +69,35 @@ def is_foreign(run: Path | str) -> bool:
     return str(run).startswith(_SCHEME)
 
 
+def has_no_folder(run: Path | str) -> bool:
+    """Whether an encoder is named that has no folder for its results: one of timm, or one inside the package."""
+    return is_foreign(run) or is_shipped(run)
+
+
 def results_folder(run: Path | str, out: Path | str | None = None) -> Path:
-    """Where results go: to a run folder itself; for an encoder of timm to `out`, or to runs/timm-NAME[-FILE]."""
-    if not is_foreign(run):
+    """Where results go: to a run folder itself; else to `out`, or to runs/timm-NAME[-FILE] or runs/shipped-NAME."""
+    if not has_no_folder(run):
         if out is not None:
             raise UsageError(
-                f"--out is for encoders without a run folder, timm:NAME[@FILE]. Results of {run} go into it."
+                "--out is for encoders without a run folder: shipped ones and timm:NAME[@FILE]. "
+                f"Results of {run} go into it."
             )
         return Path(run)
-    model, file = _parse(str(run))
-    stem = f"-{file.name.partition('.')[0]}" if file is not None else ""
-    folder = Path("runs") / f"timm-{model}{stem}" if out is None else Path(out)
+    folder = Path("runs") / _default_name(str(run)) if out is None else Path(out)
     if (folder / "config.yaml").exists():
         raise UsageError(f"{folder} is the folder of a run of prosmin. Choose another for {run}: --out DIR.")
     return folder
 
 
+def _default_name(run: str) -> str:
+    if not is_foreign(run):
+        return f"shipped-{run}"
+    model, file = _parse(run)
+    return f"timm-{model}" + (f"-{file.name.partition('.')[0]}" if file is not None else "")
+
+
 def keep_card(card: dict[str, Any], folder: Path) -> None:
-    """Leave the card of an encoder of timm beside its results; a run folder has its own."""
+    """Leave the card of an encoder without a folder beside its results; a run folder has its own."""
     if "encoder" in card:
         write_text(folder / "encoder.json", json.dumps(card, indent=1))
 

@@ -26,7 +26,7 @@ from prosmin.evaluation.protocols.transfer import check_transfer_sets
 from prosmin.evaluation.result import Result
 from prosmin.evaluation.shares import labelled_shares
 from prosmin.files import write_text, writing
-from prosmin.foreign import is_foreign, keep_card, results_folder
+from prosmin.foreign import has_no_folder, keep_card, results_folder
 
 DEFAULT = ("knn", "linear", "ood", "uncertainty", "corruption", "pictures")
 """What is run when nothing is named: minutes on a CPU for a small set."""
@@ -66,7 +66,7 @@ def evaluate(
     What the results folder holds already for this encoder, these pictures and these options is not repeated.
     Protocols of a suite that the data do not allow are left out and named; those asked for by name are refused.
     """
-    run = run if is_foreign(run) else encoder_folder(run)  # the file of an encoder means the folder it lies in
+    run = run if has_no_folder(run) else encoder_folder(run)  # the file of an encoder means the folder it lies in
     folder = results_folder(run, out)
     encoder = load(run)
     asked = options or Options()
@@ -242,6 +242,6 @@ def _command(run: Path | str, folder: Path, name: str, specs: dict[str, str], op
     train, test, *ood = specs.values()
     words = ["prosmin evaluate", str(run), "--protocols", name, "--data", train, "--test", test]
     words += ["--ood", ",".join(ood)] if ood else []
-    words += ["--out", str(folder)] if is_foreign(run) else []
+    words += ["--out", str(folder)] if has_no_folder(run) else []
     words += [arguments] if (arguments := as_arguments(options, name)) else []
     return " ".join(words)
