@@ -18,6 +18,7 @@ from prosmin.evaluation.calibration import (
     reliability,
     temperature_scale,
 )
+from prosmin.randomness import generator
 
 
 def simulated(
@@ -125,6 +126,29 @@ def test_overconfidence_is_far_above_the_floor() -> None:
     logits, labels = simulated(4000)
     got = classification_metrics(torch.softmax(2 * logits, 1), labels)
     assert got["ece_low"] > 5 * got["ece_floor"]
+
+
+def test_the_products_equal_test_sets_drawn_and_answers_simulated_one_by_one() -> None:
+    logits, labels = simulated(300)
+    probabilities = torch.softmax(1.5 * logits, 1)
+    got = classification_metrics(probabilities, labels, seed=5, bootstrap=40)
+
+    def ece(probabilities: torch.Tensor, correct: torch.Tensor) -> float:
+        confidence = probabilities.amax(1)
+        bins = (confidence * 15).ceil()
+        return sum(abs((confidence - correct)[bins == b].sum().item()) for b in range(1, 16)) / len(correct)
+
+    correct = (probabilities.argmax(1) == labels).double()
+    random = generator(5, 0, "ece bootstrap")
+    draws = [torch.randint(300, (300,), generator=random) for _ in range(40)]
+    drawn = torch.tensor([ece(probabilities[chosen], correct[chosen]) for chosen in draws], dtype=torch.float64)
+    points = torch.tensor([0.025, 0.975], dtype=torch.float64)
+    low, high = torch.quantile(drawn - drawn.mean() + ece(probabilities, correct), points)
+    assert (got["ece_low"], got["ece_high"]) == pytest.approx((max(low.item(), 0.0), high.item()), rel=1e-10)
+    random = generator(5, 0, "ece floor")
+    chances = [torch.rand(300, generator=random, dtype=torch.float64) for _ in range(200)]
+    floor = sum(ece(probabilities, (chance < probabilities.amax(1)).double()) for chance in chances) / 200
+    assert got["ece_floor"] == pytest.approx(floor, rel=1e-10)
 
 
 @pytest.mark.parametrize("sharpening", [1.0, 1.3])

@@ -1,22 +1,30 @@
 """Intervals of means over pictures, by drawing the pictures again: what one picture gives is never torn apart."""
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from prosmin.randomness import generator
 
 DRAWS = 1000
-_VALUES = 2**24  # numbers held at once
+
+
+@lru_cache(maxsize=4)  # many answers are judged on the same pictures, whose features take more than this
+def times_drawn(count: int, *, draws: int, seed: int, purpose: str, device: torch.device) -> Tensor:
+    """How often each of N pictures comes up when N are drawn with replacement, float64: (draws, N).
+
+    Its product with (N, M) sums over all draws at once, in an order that a GPU repeats to the bit.
+    """
+    chosen = torch.randint(count, (draws, count), generator=generator(seed, 0, purpose))
+    once = torch.ones((), dtype=torch.float64).expand_as(chosen)
+    return torch.zeros(draws, count, dtype=torch.float64).scatter_add_(1, chosen, once).to(device)
 
 
 def resampled_means(values: Tensor, *, seed: int, purpose: str, draws: int = DRAWS) -> Tensor:
     """Means over pictures drawn with replacement, the same pictures for all columns: (N, M) -> (draws, M)."""
-    random = generator(seed, 0, purpose)
-    parts = []
-    for some in torch.arange(draws).split(max(1, _VALUES // values.numel())):
-        chosen = torch.randint(len(values), (len(some), len(values)), generator=random)
-        parts.append(values.double().cpu()[chosen].mean(1))
-    return torch.cat(parts)
+    times = times_drawn(len(values), draws=draws, seed=seed, purpose=purpose, device=values.device)
+    return (times @ values.double()).cpu() / len(values)
 
 
 def interval(draws: Tensor) -> tuple[float, float]:

@@ -5,10 +5,13 @@ sum over bins of (count / N) |accuracy - confidence|.
 As a sum of absolute values it stays above zero by sampling alone; `ece_floor` says by how much.
 """
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from prosmin.errors import ProsminError
+from prosmin.evaluation.bootstrap import interval, times_drawn
 from prosmin.randomness import generator
 
 FLOOR = 1e-12
@@ -37,9 +40,9 @@ def classification_metrics(
     _check(probabilities, labels)
     labels = labels.to(probabilities.device)
     confidence, correct = _top_label(probabilities, labels)
-    bin_of = _equal_width(confidence, bins)
-    ece = _binned_error(confidence - correct, bin_of, bins)
-    low, high = _ece_interval(ece, confidence - correct, bin_of, bins=bins, seed=seed, draws=bootstrap)
+    gap, within = confidence - correct, _members(_equal_width(confidence, bins), bins)
+    ece = _summed_error(gap @ within, len(gap)).item()
+    low, high = _ece_interval(ece, gap, within, seed=seed, draws=bootstrap)
     own = probabilities.gather(1, labels[:, None])[:, 0].double()
     square = probabilities.double().square().sum(1)
     return {
@@ -48,8 +51,8 @@ def classification_metrics(
         "ece": ece,
         "ece_low": low,
         "ece_high": high,
-        "ece_floor": _ece_floor(confidence, bin_of, bins=bins, seed=seed),
-        "adaptive_ece": _binned_error(confidence - correct, _equal_mass(confidence, bins), bins),
+        "ece_floor": _ece_floor(confidence, within, seed=seed),
+        "adaptive_ece": _summed_error(gap @ _members(_equal_mass(confidence, bins), bins), len(gap)).item(),
         "classwise_calibration_error": _classwise_error(probabilities, labels, bins),
         "brier": (square - 2 * own + 1).mean().item(),
     }
@@ -59,18 +62,14 @@ def reliability(probabilities: Tensor, labels: Tensor, *, bins: int = 15) -> dic
     """The bins of a reliability diagram: edges, confidence, accuracy, count; None where a bin is empty."""
     _check(probabilities, labels)
     confidence, correct = _top_label(probabilities, labels.to(probabilities.device))
-    bin_of = _equal_width(confidence, bins)
-    count = torch.bincount(bin_of, minlength=bins)
-
-    def mean_by_bin(values: Tensor) -> list[float | None]:
-        total = torch.bincount(bin_of, weights=values, minlength=bins)
-        return [t / n if n else None for t, n in zip(total.tolist(), count.tolist(), strict=True)]
-
+    rows = torch.stack([torch.ones_like(confidence), confidence, correct])
+    counts, *totals = (rows @ _members(_equal_width(confidence, bins), bins)).tolist()
+    means = [[t / n if n else None for t, n in zip(total, counts, strict=True)] for total in totals]
     return {
         "edges": _edges(bins).tolist(),
-        "confidence": mean_by_bin(confidence),
-        "accuracy": mean_by_bin(correct),
-        "count": count.tolist(),
+        "confidence": means[0],
+        "accuracy": means[1],
+        "count": [int(n) for n in counts],
     }
 
 
@@ -123,9 +122,8 @@ def _check(probabilities: Tensor, labels: Tensor) -> None:
 
 def _top_label(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Confidence and correctness of the top class, (N,) each."""
-    # On the CPU from here on: weighted counts on a GPU vary in their last bits from run to run.
     confidence, prediction = probabilities.max(dim=1)
-    return confidence.double().cpu().clamp_max(1.0), (prediction == labels).double().cpu()
+    return confidence.double().clamp_max(1.0), (prediction == labels).double()
 
 
 def _edges(bins: int) -> Tensor:
@@ -134,7 +132,7 @@ def _edges(bins: int) -> Tensor:
 
 def _equal_width(values: Tensor, bins: int) -> Tensor:
     """The bin of each value, open on the left and closed on the right as usual; 0 joins the first."""
-    return torch.bucketize(values, _edges(bins)[1:-1])
+    return torch.bucketize(values, _edges(bins)[1:-1].to(values.device))
 
 
 def _equal_mass(values: Tensor, bins: int) -> Tensor:
@@ -144,12 +142,17 @@ def _equal_mass(values: Tensor, bins: int) -> Tensor:
     return (before + up_to) * bins // (2 * len(values))
 
 
-def _binned_error(gap: Tensor, bin_of: Tensor, bins: int) -> float:
-    """sum over bins of |sum of gaps in the bin| / N, with gap = confidence - correct."""
-    return (torch.bincount(bin_of, weights=gap, minlength=bins).abs().sum() / len(gap)).item()
+def _members(bin_of: Tensor, bins: int) -> Tensor:
+    """1 where a picture is in a bin, for sums by product: weighted counts on a GPU vary from run to run: (N, bins)."""
+    return (bin_of[:, None] == torch.arange(bins, device=bin_of.device)).double()
 
 
-def _ece_interval(ece: float, gap: Tensor, bin_of: Tensor, *, bins: int, seed: int, draws: int) -> tuple[float, float]:
+def _summed_error(sums: Tensor, count: int) -> Tensor:
+    """sum over bins of |sum of gaps in the bin| / N, with gap = confidence - correct: (..., bins) -> (...)."""
+    return sums.abs().sum(-1) / count
+
+
+def _ece_interval(ece: float, gap: Tensor, within: Tensor, *, seed: int, draws: int) -> tuple[float, float]:
     """2.5 % and 97.5 % points of the ECE over resampled test sets, moved so that their mean is the ECE seen.
 
     Resampling adds a second helping of the noise that lifts the ECE above zero: unmoved, the interval of a
@@ -157,24 +160,23 @@ def _ece_interval(ece: float, gap: Tensor, bin_of: Tensor, *, bins: int, seed: i
     """
     if draws < 2:
         raise ProsminError(f"The bootstrap has {draws} draws; allowed: 2 or more.")
-    random = generator(seed, 0, "ece bootstrap")
-    resampled = torch.empty(draws, dtype=torch.float64)
-    for draw in range(draws):
-        chosen = torch.randint(len(gap), (len(gap),), generator=random)
-        resampled[draw] = _binned_error(gap[chosen], bin_of[chosen], bins)
-    moved = resampled - resampled.mean() + ece
-    low, high = torch.quantile(moved, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    times = times_drawn(len(gap), draws=draws, seed=seed, purpose="ece bootstrap", device=gap.device)
+    resampled = _summed_error(times @ (gap[:, None] * within), len(gap)).cpu()  # (draws,)
+    low, high = interval(resampled - resampled.mean() + ece)
     return max(low, 0.0), high
 
 
-def _ece_floor(confidence: Tensor, bin_of: Tensor, *, bins: int, seed: int) -> float:
+def _ece_floor(confidence: Tensor, within: Tensor, *, seed: int) -> float:
     """Mean ECE when every answer is right with exactly the probability its confidence states, at this N."""
+    correct = _chances(len(confidence), seed, confidence.device) < confidence  # (simulations, N)
+    return _summed_error(confidence @ within - correct.double() @ within, len(confidence)).mean().item()
+
+
+@lru_cache(maxsize=2)
+def _chances(count: int, seed: int, device: torch.device) -> Tensor:
+    """The uniform numbers of the simulated answers of N pictures, kept as those of the bootstrap are."""
     random = generator(seed, 0, "ece floor")
-    total = 0.0
-    for _ in range(_SIMULATIONS):
-        correct = torch.rand(len(confidence), generator=random, dtype=torch.float64) < confidence
-        total += _binned_error(confidence - correct.double(), bin_of, bins)
-    return total / _SIMULATIONS
+    return torch.rand(_SIMULATIONS, count, generator=random, dtype=torch.float64).to(device)
 
 
 def _classwise_error(probabilities: Tensor, labels: Tensor, bins: int) -> float:
