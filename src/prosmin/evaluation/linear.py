@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from prosmin.errors import ProsminError
-from prosmin.evaluation.calibration import classification_metrics, fit_temperature, temperature_scale
+from prosmin.evaluation.calibration import fit_temperature, temperature_scale
 from prosmin.evaluation.logistic import Problem, Solution, prepare, solve
 from prosmin.evaluation.subsets import deal_folds, held_out_tenth
 
@@ -23,8 +23,7 @@ L2_GRID = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 class LinearProbe:
     """A fitted probe: weight (C, D) and bias (C,) for features standardised with mean (D,) and std (D,).
 
-    `held_out` are the metrics, before the temperature, on the labels the choices were made on;
-    `path` is the NLL there for each l2 tried.
+    `path` is the NLL, before the temperature, on the labels the choices were made on, for each l2 tried.
     """
 
     weight: Tensor
@@ -33,7 +32,6 @@ class LinearProbe:
     std: Tensor
     l2: float
     temperature: float
-    held_out: dict[str, float]
     path: dict[float, float]
 
     def logits(self, features: Tensor) -> Tensor:
@@ -76,7 +74,6 @@ def linear_probe(
         std=problem.std.float(),
         l2=l2,
         temperature=fit_temperature(logits, unseen),
-        held_out=classification_metrics(torch.softmax(logits, dim=1), unseen, seed=seed),
         path=path,
     )
 
