@@ -10,6 +10,7 @@ Several parts of one set, such as all of it but one fold, are fitted side by sid
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from prosmin.evaluation.lbfgs import minimise
@@ -71,43 +72,47 @@ def _solve(problem: Problem, l2: float, seen: Tensor, start: Solution | None) ->
     inputs, labels, classes = problem.inputs, problem.labels, problem.classes
     parts, (count, size) = len(seen), inputs.shape
     row = torch.arange(count, device=labels.device)
-    share = seen.to(inputs) / seen.sum(1, keepdim=True)  # (P, N): of a picture in the mean
+    share = (seen.to(inputs) / seen.sum(1, keepdim=True)).T  # (N, P): of a picture in the mean
     # A part's own standardisation is (inputs - middle) / spread.
-    middle = share @ inputs  # (P, D)
-    spread = _sound((share @ inputs.square() - middle.square()).clamp_min_(0).sqrt_())
+    middle = (share.T @ inputs)[..., None]  # (P, D, 1)
+    spread = _sound((share.T @ inputs.square() - middle[..., 0].square()).clamp_min_(0).sqrt_())[:, None]  # (P, 1, D)
+    pull, bias_pull = _pull(problem, share)
     shrink, stretch = _metric(problem, l2)
     bias_unit = classes**0.5  # the bias's curvature at zero is 1 / C
 
     def read(point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The weights of the part's own standardised features, and what they and the bias are for the inputs."""
         point = point.view(parts, classes, size + 1)
-        own = _scaled(point[..., :-1], problem.axes, shrink)  # (P, C, D)
-        weight = own / spread[:, None]
-        bias = point[..., -1] * bias_unit - (weight @ middle[..., None])[..., 0]
+        own = point[..., :-1] @ shrink  # (P, C, D)
+        weight = own / spread
+        bias = torch.baddbmm(point[..., -1:], weight, middle, beta=bias_unit, alpha=-1)[..., 0]
         return own, weight, bias
 
     def objective(point: Tensor) -> tuple[Tensor, Tensor]:
         own, weight, bias = read(point)
-        logits = inputs @ weight.flatten(0, 1).T + bias.flatten()  # (N, P C): one product for all parts
+        logits = torch.addmm(bias.flatten(), inputs, weight.flatten(0, 1).T)  # (N, P C): one product for all parts
         log_probabilities = logits.view(count, parts, classes).log_softmax(-1)
-        value = l2 / 2 * own.square().sum((1, 2)) - (share.T * log_probabilities[row, :, labels]).sum(0)
+        value = l2 / 2 * own.square().sum((1, 2)) - (share * log_probabilities[row, :, labels]).sum(0)
         # The gradient by hand: it is few lines, and works under inference mode too.
-        error = log_probabilities.exp_()
-        error[row, :, labels] -= 1
-        error *= share.T[..., None]
-        by_bias = error.sum(0)  # (P, C)
-        slope = (error.flatten(1).T @ inputs).view(parts, classes, size)
-        slope = (slope - by_bias[..., None] * middle[:, None]) / spread[:, None] + l2 * own
-        slope = torch.cat([_scaled(slope, problem.axes, shrink), by_bias[..., None] * bias_unit], dim=-1)
-        return value, slope.flatten(1)
+        push = log_probabilities.exp_().mul_(share[..., None])
+        by_bias = push.sum(0) - bias_pull  # (P, C)
+        slope = torch.addmm(pull, push.flatten(1).T, inputs, beta=-1).view(parts, classes, size)
+        slope = torch.baddbmm(slope, by_bias[..., None], middle.mT, alpha=-1).div_(spread).add_(own, alpha=l2)
+        return value, torch.cat([slope @ shrink, by_bias[..., None] * bias_unit], dim=-1).flatten(1)
 
     first = inputs.new_zeros(parts, classes, size + 1)
     if start is not None:
         weight, bias = start
-        first[..., :-1] = _scaled(weight * spread[:, None], problem.axes, stretch)
-        first[..., -1] = (bias + (weight @ middle[..., None])[..., 0]) / bias_unit
+        first[..., :-1] = (weight * spread) @ stretch
+        first[..., -1] = (bias + (weight @ middle)[..., 0]) / bias_unit
     _, weight, bias = read(minimise(objective, first.flatten(1), tolerance=_GRADIENT))
     return weight, bias
+
+
+def _pull(problem: Problem, share: Tensor) -> tuple[Tensor, Tensor]:
+    """What the labels add to the slope, the same at every point: by weight (P C, D) and bias (P, C)."""
+    right = F.one_hot(problem.labels, problem.classes)[:, None] * share[..., None]  # (N, P, C)
+    return right.flatten(1).T @ problem.inputs, right.sum(0)
 
 
 def _sound(std: Tensor) -> Tensor:
@@ -115,17 +120,20 @@ def _sound(std: Tensor) -> Tensor:
     return torch.where(std > 1e-6 * std.amax(-1, keepdim=True), std, torch.ones_like(std))
 
 
-def _metric(problem: Problem, l2: float) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Factors along the axes and across the rest that turn L-BFGS's coordinates into weights, and back."""
+def _metric(problem: Problem, l2: float) -> tuple[Tensor, Tensor]:
+    """What turns rows of L-BFGS's coordinates into weights, and back: (D, D), symmetric.
+
+    Along every axis a factor of its own, one factor across the rest.
+    """
+    directions = problem.axes.directions
     along = (problem.axes.variance / problem.classes + l2).sqrt()
     rest = (problem.axes.rest / problem.classes + l2).sqrt()
-    return (1 / along, 1 / rest), (along, rest)
-
-
-def _scaled(rows: Tensor, axes: Axes, factors: tuple[Tensor, Tensor]) -> Tensor:
-    """Rows (..., D), each multiplied by its factor along every axis and by one factor across the rest."""
-    along, rest = factors
-    return rows * rest + ((rows @ axes.directions) * (along - rest)) @ axes.directions.T
+    whole = torch.eye(len(directions), dtype=directions.dtype, device=directions.device)
+    shrink, stretch = (
+        whole * across + (directions * (factors - across)) @ directions.T
+        for factors, across in ((1 / along, 1 / rest), (along, rest))
+    )
+    return shrink, stretch
 
 
 def _principal_axes(inputs: Tensor) -> Axes:
