@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from prosmin import config as configs
+from prosmin.training.logbook import Logbook
 from prosmin.training.pretrain import pretrain
 
 
@@ -17,6 +18,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for argument in sys.argv[1:]:
         folder, recipe, overrides = json.loads(argument)
+        Logbook.at_once = Path(folder).name != "late lines"  # on a CPU True; a GPU writes its lines a step later
         pretrain(configs.resolve(recipe=recipe, overrides=overrides), Path(folder))
 
 

@@ -51,6 +51,27 @@ def test_scale_starts_where_it_should_and_the_twin_has_none():
     assert not any("log_variance" in name for name, _ in twin.named_parameters())
 
 
+def test_a_step_of_adam_moves_the_forecast_by_a_fraction_of_the_target():
+    """What a wide head needs: with weights as small as the forecast it moved by twenty times the target's spread."""
+    torch.manual_seed(0)
+    unit = 0.05
+    predictor = GaussianPredictor(ProsminHeads(dim=512, predictor_hidden=1024, initial_scale=unit))
+    t, aim = torch.randn(64, 512), unit * torch.randn(64, 512)
+    optimizer = torch.optim.AdamW(predictor.mean.parameters(), lr=1e-3)
+    before = predictor(t)[0].detach()
+    (predictor(t)[0] - aim).square().mean().backward()
+    optimizer.step()
+    assert before.std() == pytest.approx(unit, rel=0.5)
+    assert (predictor(t)[0] - before).std() < 0.5 * unit
+
+
+def test_weights_of_a_predictor_without_a_unit_are_refused():
+    predictor = GaussianPredictor(ProsminHeads(dim=12, predictor_hidden=32))
+    old = {name: tensor for name, tensor in predictor.state_dict().items() if name != "unit"}
+    with pytest.raises(RuntimeError, match="unit"):
+        predictor.load_state_dict(old)
+
+
 def test_the_target_shares_nothing_and_follows_by_ema():
     torch.manual_seed(0)
     online = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))

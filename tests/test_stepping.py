@@ -151,11 +151,18 @@ def test_steps_do_not_wait_for_a_gpu(name, kind):
             torch.cuda.set_sync_debug_mode("default")
 
 
+LOSSES = (
+    {"loss__same_view": "false", "loss__target_views": "one", "loss__identification": "0.5"},
+    {"loss__rule": "kernel", "loss__estimator": "ustat"},
+    {"loss__estimator": "closed"},
+)
+
+
 @needs_gpu
-@pytest.mark.parametrize("name", METHODS)
-def test_a_recorded_gpu_trains_the_same_model(name):
+@pytest.mark.parametrize(("name", "changes"), [*((name, {}) for name in METHODS), *(("prosmin", c) for c in LOSSES)])
+def test_a_recorded_gpu_trains_the_same_model(name, changes):
     """float64, so that the order of sums does not matter; compiled code is left out."""
-    changes = {"heads__freeze_last_epochs": "1"} if name in ("dino", "ibot") else {}
+    changes = changes | ({"heads__freeze_last_epochs": "1"} if name in ("dino", "ibot") else {})
     config = tiny_method(name, compute__precision="64-true", compute__accelerator="cuda", **changes)
     expected, weights = trained(Stepper, config, "cuda")
     losses, found = trained(RecordedStepper, config, "cuda")

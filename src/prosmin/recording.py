@@ -22,6 +22,7 @@ class Recorded(Generic[Result]):
     def __init__(self, function: Callable[[], Result]) -> None:
         self._function = function
         self._runs = 0
+        self._aside: torch.cuda.Stream | None = None  # one for all: freed memory is kept apart for every stream
         self._graph: torch.cuda.CUDAGraph | None = None
         self._result: Result | None = None
 
@@ -34,21 +35,22 @@ class Recorded(Generic[Result]):
         """The results of one more run."""
         if self._graph is None and self._runs < WARM_UP:
             self._runs += 1
-            return self._aside()
+            return self._run_aside()
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
             # Other threads, which decode pictures, may allocate memory meanwhile: only this one must not.
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(self._graph, stream=self._aside, capture_error_mode="thread_local"):
                 self._result = self._function()
         self._graph.replay()
         assert self._result is not None
         return self._result
 
-    def _aside(self) -> Result:
+    def _run_aside(self) -> Result:
         """One run in a stream of its own, as is asked for before a recording."""
-        current, aside = torch.cuda.current_stream(), torch.cuda.Stream()
-        aside.wait_stream(current)
-        with torch.cuda.stream(aside):
+        self._aside = self._aside or torch.cuda.Stream()
+        current = torch.cuda.current_stream()
+        self._aside.wait_stream(current)
+        with torch.cuda.stream(self._aside):
             result = self._function()
-        current.wait_stream(aside)
+        current.wait_stream(self._aside)
         return result

@@ -21,7 +21,10 @@ MAX_PIXELS = 89_000_000
 """Largest picture that is decoded, in pixels: just below the size at which Pillow warns of a bomb."""
 
 JPEG_END = b"\xff\xd9"
-"""The marker that ends a JPEG file."""
+"""The marker that ends a JPEG, which its data cannot hold."""
+
+JPEG_TAIL = 4096
+"""Bytes at the end of a file among which the marker is looked for: some programs write a little behind it."""
 
 MAX_SHORTER, MAX_LONGER = 512, 768
 """Larger pictures are reduced until their sides fit. A view of some hundred pixels loses nothing by it, and
@@ -176,7 +179,7 @@ def _fits_nvjpeg(data: bytes) -> bool:
 
     Of a truncated one it fills the rest with grey and says nothing: a file without its end goes to the CPU's decoder.
     """
-    if not data.endswith(JPEG_END):
+    if JPEG_END not in data[-JPEG_TAIL:]:
         return False
     header = read_header(data)
     sane = 0 < header.height * header.width <= MAX_PIXELS

@@ -10,6 +10,8 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from prosmin.data.feed import Batch
+from prosmin.encoder import Encoder
+from prosmin.models.backbones import is_recordable
 from prosmin.recording import WARM_UP, Recorded
 
 BATCH = 128
@@ -18,13 +20,14 @@ BATCH = 128
 Result = TypeVar("Result")
 
 
-def recorded(work: Callable[[Batch], Result], *, device: torch.device, size: int) -> Callable[[Batch], Result]:
-    """The work, on a GPU recorded for batches of `size` pictures; the work itself elsewhere."""
-    return RecordedWork(work, device, size) if device.type == "cuda" else work
+def recorded(work: Callable[[Batch], Result], encoder: Encoder, *, size: int) -> Callable[[Batch], Result]:
+    """The encoder's work, on a GPU recorded for batches of `size` pictures; the work itself elsewhere."""
+    can = encoder.device.type == "cuda" and is_recordable(encoder.method.get_submodule("online.backbone"))
+    return RecordedWork(work, encoder.device, size) if can else work
 
 
 class RecordedWork(Generic[Result]):
-    """A function of a batch whose results are tensors, None, or tuples of these."""
+    """A function of a batch whose results are tensors, None, or named tuples of these."""
 
     def __init__(self, work: Callable[[Batch], Result], device: torch.device, size: int) -> None:
         self._work, self._device, self._size = work, device, size
@@ -33,7 +36,7 @@ class RecordedWork(Generic[Result]):
 
     def __call__(self, batch: Batch) -> Result:
         """What the work makes of the batch, in memory of its own."""
-        if len(batch.index) != self._size:  # the last of a set
+        if len(batch.index) != self._size:  # the last of a part
             return self._work(batch)
         # From memory that is not pinned the copy would wait for all that is in the queue.
         index = batch.index.pin_memory() if self._device.type == "cuda" else batch.index
@@ -47,9 +50,9 @@ class RecordedWork(Generic[Result]):
 
     def _record(self, held: list[torch.Tensor]) -> None:
         self._recorded = None  # its memory first
-        self._held = held
-        self._recorded = Recorded(lambda: self._work(Batch(*held)))
-        for _ in range(WARM_UP):  # at once: every batch is then computed by the same kernels, also after a new start
+        self._held, work = held, self._work
+        self._recorded = Recorded(lambda: work(Batch(*held)))  # without `self`: its memory goes when this goes
+        for _ in range(WARM_UP):  # at once: every batch is then computed by the same kernels
             self._recorded()
 
 

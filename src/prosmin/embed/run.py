@@ -39,6 +39,8 @@ def embed(run: Path | str, request: Request, *, command: str = "") -> Path:
     Several processes under torchrun or SLURM each take every n-th part; the first one puts them together.
     """
     process = this_process(os.environ)
+    if process.device.type == "cuda":
+        torch.cuda.set_device(process.device)  # streams and recordings are made on the current device
     encoder = load(run).to(process.device, precision=request.precision)
     source = Noting(_open(request.data))
     belonging = _belonging(encoder, source, request)
@@ -146,7 +148,7 @@ def _reference(
             device=encoder.device,
             batch=_batch(encoder, request),
             max_bad=request.max_bad,
-            make=recorded(encoder.batch_features, device=encoder.device, size=_batch(encoder, request)),
+            make=recorded(encoder.batch_features, encoder, size=_batch(encoder, request)),
             write=write,
             title="reference",
         )
@@ -169,9 +171,7 @@ def _write_rows(
     threshold = None if reference is None else reference.threshold(request.false_alarms)
     _forget_mended(parts, source, process)
 
-    summarise = recorded(
-        partial(encoder.summarise, views=request.views), device=encoder.device, size=_batch(encoder, request)
-    )
+    summarise = recorded(partial(encoder.summarise, views=request.views), encoder, size=_batch(encoder, request))
 
     def make(batch: Batch) -> Made:
         summary = summarise(batch)

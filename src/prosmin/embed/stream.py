@@ -37,8 +37,8 @@ def fill(
 ) -> None:
     """Write this process's missing parts: `make` of every batch, then `write(path, numbers, made)` of the part.
 
-    Batches end where a part ends, so a part is the same to the bit whatever was there before. Memory holds a few parts
-    and the batches read ahead, whatever the size of the set.
+    Batches end where a part ends, so on a CPU a part is the same to the bit whatever was there before. Memory holds a
+    few parts and the batches read ahead, whatever the size of the set.
     """
     missing = parts.missing(process)
     orders = (order for i in missing for order in parts.pictures(i).split(batch))

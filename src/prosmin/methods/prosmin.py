@@ -123,10 +123,9 @@ class ProSMIN(nn.Module):
     def pairs(self, views: int, target: Tensor) -> Tensor:
         """Which view meets which target: (V, G, B) of ones, zeros where a view would meet its own."""
         weights = torch.ones(views, *target.shape[:2], dtype=target.dtype, device=target.device)
-        if not self.loss.same_view:
-            both = torch.arange(len(target), device=target.device)
-            weights[both, both] = 0.0
-        return weights
+        if self.loss.same_view:
+            return weights
+        return weights - torch.eye(views, len(target), dtype=target.dtype, device=target.device)[..., None]
 
     def update(self, statistics: dict[str, Tensor], *, momentum: float) -> None:
         """Follow the online network and the batch."""

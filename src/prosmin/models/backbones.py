@@ -3,6 +3,7 @@
 from typing import Any
 
 import timm
+from timm.models.resnet import ResNet
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
@@ -45,6 +46,14 @@ def build_backbone(config: BackboneConfig, *, image_size: int) -> nn.Module:
         return quicken(network) if isinstance(network, VisionTransformer) else network
     _refuse_vit_options(config)
     return timm.create_model(config.name, num_classes=0, drop_path_rate=config.drop_path)
+
+
+def is_recordable(backbone: nn.Module) -> bool:
+    """Whether all that its forward pass makes is made on the device, as a CUDA graph needs it.
+
+    Networks of these kinds do. Others may make a table on the host in every pass, which a recording refuses or garbles.
+    """
+    return isinstance(backbone, SmallResNet | ResNet | VisionTransformer)
 
 
 def _refuse_vit_options(config: BackboneConfig) -> None:

@@ -125,7 +125,13 @@ def load(path: Path) -> Checkpoint:
 
 def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: Optimizer) -> None:
     """Put a checkpoint's tensors into the model and the optimizer, strictly."""
-    model.load_state_dict(checkpoint.model, strict=True)
+    try:
+        model.load_state_dict(checkpoint.model, strict=True)
+    except RuntimeError:
+        raise ProsminError(
+            f"The checkpoint of step {checkpoint.step} holds other tensors than the networks of this configuration: an "
+            "earlier prosmin wrote it. Give another --out to begin anew."
+        ) from None
     for parameter, name in _names(model, optimizer):
         prefix = f"{name}/"
         entries = {key[len(prefix) :]: value for key, value in checkpoint.optimizer.items() if key.startswith(prefix)}

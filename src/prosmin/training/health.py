@@ -10,6 +10,7 @@ from prosmin.config import Config
 COLLAPSED_STD = 1e-3  # a healthy target has a standard deviation of a few hundredths (cosines); a collapsed one 1e-4
 COLLAPSED_RANK = 2.0
 PATIENCE = 3  # logged lines in a row before a collapse is one: a single batch may look odd
+HOST_RANK = 1024  # sides of a Gram matrix up to which the host finds its spectrum while a GPU goes on; above, too slow
 SHRUNK_RANK = 0.35  # share of the first rank seen; below it features leave their dimensions while the loss looks fine
 
 
@@ -40,12 +41,13 @@ def _rank(gram: Tensor) -> Tensor:
 
 @torch.no_grad()
 def measure(observed: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What the health numbers of a step are made of, from what a method observed: on the device, nothing waits."""
+    """What the health numbers of a step are made of, from what a method observed: on the device, without waiting."""
     found: dict[str, Tensor] = {}
     if "target" in observed:
         found["target_std"] = target_std(observed["target"])
     if "features" in observed:
-        found["feature_gram"] = _gram(observed["features"][:2048])
+        gram = _gram(observed["features"][:2048])
+        found |= {"feature_gram": gram} if len(gram) <= HOST_RANK else {"feature_rank": _rank(gram)}
     if "scale" in observed:
         scale = observed["scale"].float()
         found |= {"scale_mean": scale.mean(), "scale_min": scale.min(), "scale_max": scale.max()}

@@ -60,6 +60,9 @@ class Logbook:
         """Ask whether the steps taken are finite and, given the beginning of a line, for the numbers of the last."""
         numbers = {"finite": torch.stack([step.loss + step.grad_norm for _, step, _ in self._taken]).isfinite()}
         if line is not None:
+            # What takes all processes is asked here, where they stand at the same step; they settle when each likes.
+            bad = self._processes.union(self._feed.bad)
+            line = line | {"bad_pictures": len(bad), "bad_share": len(bad) / len(self._feed)}
             loss: Any = self._fabric.all_reduce(done.loss, reduce_op="mean")
             numbers |= {"loss": loss, "grad_norm": done.grad_norm, **health.measure(done.output.observed)}
         self._asked = self._taken, line, Reading(numbers)
@@ -79,10 +82,8 @@ class Logbook:
         self, line: dict[str, Any], numbers: dict[str, Tensor], knn: OnlineKnn | None, method: torch.nn.Module | None
     ) -> float | None:
         step = line["step"]
-        bad = self._processes.union(self._feed.bad)
         row = line | {"loss": float(numbers.pop("loss")), "grad_norm": float(numbers.pop("grad_norm"))}
         row |= health.numbers(numbers) | self._memory()
-        row |= {"bad_pictures": len(bad), "bad_share": len(bad) / len(self._feed)}
         seconds = time.monotonic() - self._logged_at
         row["images_per_second"] = round(self._batch_size * (step - self._logged) / seconds, 1)
         score = None

@@ -13,6 +13,7 @@ from prosmin.data import views as view_making
 from prosmin.data.feed import Batch
 from prosmin.data.views import Views
 from prosmin.methods.output import Draws, Output
+from prosmin.models.backbones import is_recordable
 from prosmin.recording import Recorded
 from prosmin.training.held_draws import HeldDraws
 from prosmin.training.schedules import Values
@@ -26,7 +27,8 @@ def make_stepper(
     alone = fabric.device.type == "cuda" and fabric.world_size == 1 and config.training.accumulate == 1
     # Both take random numbers from torch's own generator, and put it back, from the host.
     draws_elsewhere = config.backbone.drop_path > 0 or config.compute.checkpoint_activations
-    kind = RecordedStepper if config.compute.graph and alone and not draws_elsewhere else Stepper
+    can = alone and not draws_elsewhere and is_recordable(model.get_submodule("online.backbone"))
+    kind = RecordedStepper if config.compute.graph and can else Stepper
     return kind(fabric, config, model, optimizer, epoch_of=epoch_of)
 
 
