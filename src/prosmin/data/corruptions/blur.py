@@ -72,21 +72,22 @@ def streak(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
     pad = (left, -int(right.min()), top, -int(down.min()))
     wide = F.pad(x[order.to(x.device)], pad, mode="replicate")
     total = x.new_zeros(x.shape)
-    for i, weight in enumerate(weights.tolist()):
-        start = 0
-        moves = torch.stack([down[:, i], right[:, i], inside[:, i].long()], dim=1)
-        for (dy, dx, kept), count in zip(*_runs(moves), strict=True):
-            if kept:
-                some = wide[start : start + count, :, top - dy : top - dy + height, left - dx : left - dx + width]
-                total[start : start + count].add_(some, alpha=weight)
-            start += count
+    weight = weights.tolist()
+    for i, first, last, dy, dx in _runs(down, right, inside):
+        some = wide[first:last, :, top - dy : top - dy + height, left - dx : left - dx + width]
+        total[first:last].add_(some, alpha=weight[i])
     return torch.empty_like(total).index_copy_(0, order.to(x.device), total)
 
 
-def _runs(rows: Tensor) -> tuple[list[list[int]], list[int]]:
-    """Equal neighbouring rows, once each, and how many there are of each."""
-    values, counts = rows.unique_consecutive(dim=0, return_counts=True)
-    return values.tolist(), counts.tolist()
+def _runs(down: Tensor, right: Tensor, inside: Tensor) -> list[list[int]]:
+    """Neighbours that move alike, without those left out, of (B, T): step, first, one after the last, both moves."""
+    begins = torch.ones_like(inside)
+    begins[1:] = (down.diff(dim=0) != 0) | (right.diff(dim=0) != 0) | (inside[1:] != inside[:-1])
+    step, first = begins.T.nonzero().unbind(1)
+    last = first.roll(-1)
+    last[last == 0] = len(inside)  # where the next run is of the next step
+    runs = torch.stack([step, first, last, down[first, step], right[first, step]], dim=1)
+    return runs[inside[first, step]].tolist()
 
 
 def zoom_blur(images: Tensor, severity: int, draws: Draws) -> Tensor:

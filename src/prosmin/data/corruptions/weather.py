@@ -74,15 +74,18 @@ def frost(images: Tensor, severity: int, draws: Draws) -> Tensor:
     """A cut of one of six photographs of frost added; they come with imagecorruptions-imaug."""
     own, added = FROST[severity - 1]
     height, width = images.shape[-2:]
-    files = frost_files()
     which, down, right = draws.on_host().uniform("cut", 3).double().unbind(1)
-    cuts = []
-    for i, y, x in zip((which * len(files)).long().tolist(), down.tolist(), right.tolist(), strict=True):
-        pane = _pane(files[i], height, width)
-        top, left = int(y * (pane.shape[1] - height)), int(x * (pane.shape[2] - width))
-        cuts.append(pane[:, top : top + height, left : left + width])
-    ice = to_unit(torch.stack(cuts).to(images.device))
-    return to_bytes(to_unit(images).mul_(own).add_(ice, alpha=added))
+    files = frost_files()
+    file = (which * len(files)).long()
+    ice = torch.empty_like(images)
+    for number, path in enumerate(files):
+        chosen = (file == number).nonzero()[:, 0]
+        pane = _pane(path, height, width).to(images.device)
+        windows = pane.unfold(1, height, 1).unfold(2, width, 1)  # (3, tops, lefts, H, W)
+        top = (down[chosen] * (windows.shape[1] - 1)).long().to(images.device)
+        left = (right[chosen] * (windows.shape[2] - 1)).long().to(images.device)
+        ice[chosen.to(images.device)] = windows[:, top, left].transpose(0, 1)
+    return to_bytes(to_unit(images).mul_(own).add_(to_unit(ice), alpha=added))
 
 
 def _pane(path: Path, height: int, width: int) -> Tensor:
@@ -120,12 +123,15 @@ def snow(images: Tensor, severity: int, draws: Draws) -> Tensor:
     mean, deviation, size, threshold, radius, sigma, own = SNOW[severity - 1]
     height, width = images.shape[-2:]
     host = draws.on_host()
-    noise = host.normal("flakes", 1, height, width).double().mul_(deviation).add_(mean)
+    noise = host.normal("flakes", 1, height, width)
+    for dim in (-2, -1):
+        noise = noise.narrow(dim, *_centre(noise.shape[dim], size))
+    noise = noise.to(images.device).double().mul_(deviation).add_(mean)  # in float64 all devices round alike
     for dim in (-2, -1):
         noise = resample(noise, *_enlargement(noise.shape[dim], size), dim=dim)
     flakes = noise.masked_fill_(noise < threshold, 0.0).clamp_(0.0, 1.0).float()
     angle = host.uniform("angle").double() * 90 - 135
-    layer = streak(flakes.to(images.device), radius, sigma, angle)[..., :height, :width]
+    layer = streak(flakes, radius, sigma, angle)[..., :height, :width]
     layer = layer.mul(255.0).round_().div_(255.0)
     x = to_unit(images)
     grey = (x * torch.tensor([0.299, 0.587, 0.114], device=x.device)[:, None, None]).sum(1, keepdim=True)
@@ -133,12 +139,16 @@ def snow(images: Tensor, severity: int, draws: Draws) -> Tensor:
     return to_bytes(own * x + (1 - own) * pale + layer + layer.flip(-2, -1))
 
 
-def _enlargement(pixels: int, factor: float) -> tuple[Tensor, Tensor]:
-    """Places and weights (n, 2) that enlarge the centre of an axis, corner pixels on corner pixels."""
+def _centre(pixels: int, factor: float) -> tuple[int, int]:
+    """Where the part of an axis that an enlargement shows begins, and how long it is."""
     part = math.ceil(pixels / factor)
+    return (pixels - part) // 2, part
+
+
+def _enlargement(part: int, factor: float) -> tuple[Tensor, Tensor]:
+    """Places and weights (n, 2) that enlarge an axis, corner pixels on corner pixels."""
     n = round(part * factor)
     place = torch.arange(n, dtype=torch.float64) * ((part - 1) / (n - 1))
     first = place.long().clamp_(max=part - 2)
     upper = place - first
-    start = (pixels - part) // 2
-    return torch.stack([first, first + 1], dim=1) + start, torch.stack([1 - upper, upper], dim=1)
+    return torch.stack([first, first + 1], dim=1), torch.stack([1 - upper, upper], dim=1)
