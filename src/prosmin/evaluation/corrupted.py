@@ -17,6 +17,7 @@ from prosmin.data.pictures import Pictures
 from prosmin.data.streamed import PictureSet, in_memory, joined, memory_limit
 from prosmin.errors import ProsminError
 from prosmin.evaluation.context import Context
+from prosmin.evaluation.placing import place
 
 Show = Callable[[float], None]
 """Told how much more of one corruption at one severity is done, 1 in all."""
@@ -108,13 +109,14 @@ def _stored(context: Context) -> Corrupted:
 
 def _generated(context: Context) -> Corrupted:
     made, left_out = _makeable(context)
-    pictures = _framed(context.sets["test"], context.encoder.config.views)
+    device = context.encoder.device
+    seen = _framed(context.sets["test"], context.encoder.config.views)
+    pictures = seen.to(place(seen.images, device).device)  # corrupted and looked at where the encoder is
 
     def read(name: str, severity: int, show: Show) -> Pictures:
         def progress(done: int) -> None:
             show(done / len(pictures))
 
-        device = context.encoder.device
         return corrupt(pictures, name, severity, seed=context.seed, device=device, progress=progress)
 
     return Corrupted(

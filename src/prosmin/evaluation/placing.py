@@ -7,7 +7,7 @@ _COPIES = 16  # of the features in float32: a probe holds a few in float64
 
 
 def place(features: Tensor, device: torch.device) -> Tensor:
-    """Features (N, D) on a GPU that has room for them and for what is made of them, else where they are."""
+    """Features (N, D) or pictures on a GPU that has room for them and for what is made of them, else where they are."""
     if device.type != "cuda":
         return features
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

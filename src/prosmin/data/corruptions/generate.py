@@ -88,7 +88,8 @@ def corrupt(
 
     `generator` is "torch" or "imagecorruptions"; None takes the first that has the corruption. `device` is where
     torch works, `workers` the processes of imagecorruptions (None: the cores). With a folder as `cache`, what was
-    made once for these pixels is read back. `progress` is told how many more pictures are done.
+    made once for these pixels is read back. `progress` is told how many more pictures are done. The result is where
+    the pictures are.
     """
     generator = _check(pictures, name, severity, generator)
     path = (
@@ -100,7 +101,7 @@ def corrupt(
         images = _make(pictures, generator, work)
         if path is not None:
             with writing(path) as part, part.open("wb") as file:
-                np.save(file, images.numpy())
+                np.save(file, images.cpu().numpy())
     else:
         progress(len(pictures))
     spec = f"{pictures.spec} with {name} {severity}"
@@ -125,7 +126,7 @@ class _Work:
 def _make(pictures: Pictures, generator: str, work: _Work) -> Tensor:
     """Pictures of one size after the other; what is around them stays zero."""
     make = _by_torch if generator == "torch" else _by_reference
-    images = torch.zeros(pictures.images.shape, dtype=torch.uint8)
+    images = torch.zeros_like(pictures.images)
     for height, width in pictures.sizes.unique(dim=0).tolist():
         where = ((pictures.sizes[:, 0] == height) & (pictures.sizes[:, 1] == width)).nonzero()[:, 0]
         make(pictures.images[:, :, :height, :width], where, images[:, :, :height, :width], work)
@@ -138,7 +139,7 @@ def _by_torch(whole: Tensor, where: Tensor, out: Tensor, work: _Work) -> None:
     for chosen in where.split(max(1, values // whole[0].numel())):
         images = whole[chosen].to(work.device).contiguous()
         draws = work.draws(chosen.to(work.device))
-        out[chosen.cpu()] = TORCH[work.name](images, work.severity, draws).cpu()
+        out[chosen] = TORCH[work.name](images, work.severity, draws).to(out.device)
         work.progress(len(chosen))
 
 
@@ -149,7 +150,7 @@ def _by_reference(whole: Tensor, where: Tensor, out: Tensor, work: _Work) -> Non
     done = reference.corrupt_arrays(
         arrays, work.name, work.severity, seeds, workers=work.workers, progress=work.progress
     )
-    out[where.cpu()] = torch.from_numpy(done).permute(0, 3, 1, 2)
+    out[where] = torch.from_numpy(done).permute(0, 3, 1, 2).to(out.device)
 
 
 def _check(pictures: Pictures, name: str, severity: int, generator: str | None) -> str:

@@ -5,16 +5,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
 from prosmin.data.corruptions.names import COMMON, EXTRA, SEVERITIES
+from prosmin.data.pictures import Pictures
+from prosmin.encoder import Encoder
+from prosmin.evaluation.batches import set_batches
 from prosmin.evaluation.calibration import FLOOR, reliability
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.corrupted import open_corrupted
 from prosmin.evaluation.corruption_error import mean_corruption_error, relative_mean_corruption_error
-from prosmin.evaluation.linear import linear_probe
+from prosmin.evaluation.linear import LinearProbe, linear_probe
 from prosmin.evaluation.result import Result
 from prosmin.evaluation.severity import seeing_all
 
@@ -38,12 +42,18 @@ def run(context: Context) -> Result:
             for severity in context.options.severities:
                 pictures = corrupted.read(name, severity, show)
                 assert pictures.labels is not None
-                cells[name, severity] = measure(probe.probabilities(encoder.features(pictures)), pictures.labels)
+                cells[name, severity] = measure(_probabilities(probe, encoder, pictures), pictures.labels)
     return Result(
         metrics=summary(cells, clean, imagenet=corrupted.imagenet),
         settings=corrupted.settings | {"classifier": "linear probe on clean train", "l2": probe.l2},
         curves={"corruption": _matrix(cells, clean)},
     )
+
+
+def _probabilities(probe: LinearProbe, encoder: Encoder, pictures: Pictures) -> Tensor:
+    """(N, C), batch by batch: nothing but what is read of them leaves the device."""
+    batches = set_batches(pictures, encoder, title="")
+    return torch.cat([probe.probabilities(encoder.batch_features(batch)) for batch in batches])
 
 
 def measure(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
