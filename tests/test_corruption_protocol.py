@@ -24,7 +24,7 @@ from prosmin.evaluation.corruption_error import (
     relative_mean_corruption_error,
 )
 from prosmin.evaluation.options import Options
-from prosmin.evaluation.protocols import corruption
+from prosmin.evaluation.protocols import corruption, linear
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +119,13 @@ def test_measures_are_those_of_the_linear_protocol():
     assert ours["error"] == pytest.approx(1 - theirs["top1"])
     assert ours["nll"] == pytest.approx(theirs["nll"])
     assert ours["ece"] == pytest.approx(theirs["ece"])
+
+
+def test_the_probe_of_the_linear_protocol_is_not_fitted_again(context, monkeypatch):
+    here = context(corruptions=("contrast",), severities=(1,))
+    clean = linear.run(here).metrics
+    monkeypatch.setattr("prosmin.evaluation.context.linear_probe", lambda *_, **__: pytest.fail("a second fit"))
+    assert corruption.run(here).metrics["clean_nll"] == pytest.approx(clean["nll"], rel=1e-12)
 
 
 def test_a_run_names_all_it_did_and_repeats_itself(context):

@@ -17,6 +17,7 @@ from prosmin.evaluation.batches import set_batches
 from prosmin.evaluation.cache import FeatureCache, Tensors
 from prosmin.evaluation.classes import check_classes
 from prosmin.evaluation.held_out import held_out_mask
+from prosmin.evaluation.linear import LinearProbe, linear_probe
 from prosmin.evaluation.options import Options
 from prosmin.evaluation.placing import place
 from prosmin.evaluation.sampling import sample
@@ -42,6 +43,7 @@ class Context:
     _view_scores: dict[str, Tensors] = field(default_factory=dict)
     _hashes: dict[str, str] = field(default_factory=dict)
     _baselines: dict[str, Encoder] = field(default_factory=dict)
+    _probes: dict[str, LinearProbe] = field(default_factory=dict)
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -66,6 +68,15 @@ class Context:
     def placed(self, name: str, subject: str = TRAINED) -> Tensor:
         """The same features where they are best worked on: the encoder's device, if it has the room."""
         return place(self.features(name, subject), self.encoder.device)
+
+    def probe(self, subject: str = TRAINED) -> LinearProbe:
+        """The linear probe on a subject's features of train, its choices made on the held-out tenth; fitted once."""
+        if subject not in self._probes:
+            features, labels = self.placed("train", subject), self.labels("train")
+            self._probes[subject] = linear_probe(
+                features, labels, classes=self.classes, seed=self.seed, held_out=self.held_out
+            )
+        return self._probes[subject]
 
     @property
     def has_scale(self) -> bool:

@@ -18,7 +18,7 @@ from prosmin.evaluation.calibration import FLOOR, reliability
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.corrupted import open_corrupted
 from prosmin.evaluation.corruption_error import mean_corruption_error, relative_mean_corruption_error
-from prosmin.evaluation.linear import LinearProbe, linear_probe
+from prosmin.evaluation.linear import LinearProbe
 from prosmin.evaluation.result import Result
 from prosmin.evaluation.severity import seeing_all
 
@@ -30,10 +30,7 @@ Cells = dict[tuple[str, int], dict[str, float]]
 def run(context: Context) -> Result:
     """Error, NLL and ECE of the linear probe, clean and by corruption and severity; the trained encoder alone."""
     corrupted = open_corrupted(context)
-    labels = context.labels("train")
-    probe = linear_probe(
-        context.placed("train"), labels, classes=context.classes, seed=context.seed, held_out=context.held_out
-    )
+    probe = context.probe()
     clean = measure(probe.probabilities(context.features("test")), context.labels("test"))
     encoder = seeing_all(context.encoder) if corrupted.framed else context.encoder
     cells: Cells = {}

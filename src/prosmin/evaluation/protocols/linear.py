@@ -4,7 +4,6 @@ import dataclasses
 
 from prosmin.evaluation.answers import diagrams, judge
 from prosmin.evaluation.context import TRAINED, Context
-from prosmin.evaluation.linear import linear_probe
 from prosmin.evaluation.result import Result
 
 
@@ -16,13 +15,7 @@ def run(context: Context) -> Result:
 
 
 def _score(context: Context, subject: str) -> Result:
-    probe = linear_probe(
-        context.placed("train", subject),
-        context.labels("train"),
-        classes=context.classes,
-        seed=context.seed,
-        held_out=context.held_out,
-    )
+    probe = context.probe(subject)
     logits, labels = probe.logits(context.features("test", subject)), context.labels("test")
     return Result(
         metrics=judge(logits, labels, temperature=probe.temperature, seed=context.seed),
