@@ -1,13 +1,16 @@
 """Scores of the network's own forecasts: hand-worked values and the moments of the mixture they describe."""
 
+import itertools
 import math
 
 import pytest
 import torch
 
+from prosmin import randomness
 from prosmin.errors import ProsminError
 from prosmin.evaluation import spread
 from prosmin.evaluation.ood import SCORES, ood_metrics
+from prosmin.scoring import gaussian_energy_score
 
 
 def forecasts(size: int, *, views: int = 3, dim: int = 16, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,6 +52,16 @@ def test_cross_view_energy_agrees_with_its_expectation() -> None:
     assert got.item() == pytest.approx(0.3 * chi * (1 - 0.5**0.5), rel=0.01)  # 10,000 draws that vary by 18 %
 
 
+def test_cross_view_energy_is_the_mean_of_the_pairs_energy_scores() -> None:
+    mean, scale = forecasts(5)
+    noise = randomness.normal(randomness.key(2, 0, "cross-view energy"), torch.arange(8), (1, 16)).expand(8, 5, 16)
+    pairs = [
+        gaussian_energy_score(mean[a], scale[a], mean[b], samples=16, noise=noise)
+        for a, b in itertools.permutations(range(3), 2)
+    ]
+    torch.testing.assert_close(spread.cross_view_energy(mean, scale, seed=2), torch.stack(pairs).mean(0))
+
+
 def test_cross_view_energy_of_a_picture_does_not_depend_on_its_company(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -56,7 +69,7 @@ def test_cross_view_energy_of_a_picture_does_not_depend_on_its_company(
     whole = spread.cross_view_energy(mean, scale)
     alone = torch.cat([spread.cross_view_energy(mean[:, i : i + 1], scale[:, i : i + 1]) for i in range(10)])
     torch.testing.assert_close(whole, alone)
-    monkeypatch.setattr(spread, "_VALUES", 3 * 16 * 16)  # three pictures at a time
+    monkeypatch.setattr(spread, "_CPU_VALUES", 3 * 3 * 8 * 16)  # three pictures at a time
     torch.testing.assert_close(spread.cross_view_energy(mean, scale), whole)
     torch.testing.assert_close(spread.cross_view_energy(mean.flip(0), scale.flip(0)), whole)
 

@@ -27,7 +27,7 @@ def kmeans(points: Tensor, clusters: int, *, seed: int) -> tuple[Tensor, Tensor]
 
 def _squared_distances(points: Tensor, norms: Tensor, centres: Tensor) -> Tensor:
     """(N, D), (N,), (k, D) -> (N, k)."""
-    return (norms[:, None] - 2 * points @ centres.T + centres.square().sum(1)).clamp_min(0)
+    return (norms[:, None] - points @ (2 * centres).T + centres.square().sum(1)).clamp_min(0)
 
 
 def _plus_plus(points: Tensor, norms: Tensor, clusters: int, random: torch.Generator) -> Tensor:

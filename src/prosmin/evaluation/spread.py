@@ -3,17 +3,18 @@
 Shapes: mean and scale are (V, N, K) for V views of N pictures; every score is (N,).
 """
 
-import itertools
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from prosmin import randomness
 from prosmin.errors import ProsminError
-from prosmin.scoring import gaussian_energy_score
+from prosmin.scoring.distances import power_distance
+from prosmin.scoring.gaussian import within_scores
 
 _SMALLEST_SCALE = 1e-12  # keeps the logarithm finite where a forecast has no spread
-_VALUES = 2**24  # numbers held at once by the sampled score
+_CPU_VALUES, _GPU_VALUES = 2**20, 2**25  # numbers held at once by the sampled score: a CPU's cache, a GPU's memory
 
 
 def mean_log_scale(scale: Tensor) -> Tensor:
@@ -38,7 +39,7 @@ def cross_view_energy(mean: Tensor, scale: Tensor, *, samples: int = 16, seed: i
     All pictures and views share one noise, so a picture's score does not depend on its company.
     """
     _check(mean, scale)
-    views, pictures, size = mean.shape
+    views, _, size = mean.shape
     if views < 2:
         raise ProsminError(
             "The cross-view score compares the views of a picture; 1 view was given, allowed: 2 or more."
@@ -46,18 +47,17 @@ def cross_view_energy(mean: Tensor, scale: Tensor, *, samples: int = 16, seed: i
     # The score mirrors its noise, so half as many draws as samples.
     positions = torch.arange(samples // 2, device=mean.device)
     key = randomness.key(seed, 0, "cross-view energy")
-    noise = randomness.normal(key, positions, (1, size)).to(mean.dtype)  # (S / 2, 1, K)
-    total = mean.new_zeros(pictures)
-    step = max(1, _VALUES // (samples * size))
-    for first in range(0, pictures, step):
-        part = slice(first, first + step)
-        shared = noise.expand(-1, mean[0, part].shape[0], -1)  # (S / 2, n, K)
-        for forecast, other in itertools.permutations(range(views), 2):
-            total[part] += gaussian_energy_score(
-                mean[forecast, part], scale[forecast, part], mean[other, part],
-                samples=samples, antithetic=True, noise=shared, validate=False,
-            )  # fmt: skip
-    return total / (views * (views - 1))
+    noise = randomness.normal(key, positions, (size,)).to(mean.dtype)  # (S / 2, K)
+    score = partial(
+        within_scores, distance=partial(power_distance, beta=1.0), estimator="paired", antithetic=True, lam=0.5
+    )
+    parts = []
+    step = max(1, (_CPU_VALUES if mean.device.type == "cpu" else _GPU_VALUES) // (views * noise.numel()))
+    for some, width in zip(mean.split(step, dim=1), scale.split(step, dim=1), strict=True):  # (V, n, K)
+        scores = score(some, width, some, noise.expand(*some.shape[:2], -1, -1))  # (V, n, V): all pairs at once
+        scores.diagonal(dim1=0, dim2=2).zero_()  # of a view with itself
+        parts.append(scores.sum((0, 2)))
+    return torch.cat(parts) / (views * (views - 1))
 
 
 def _check(first: Tensor, second: Tensor | None = None) -> None:
