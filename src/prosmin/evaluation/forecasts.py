@@ -44,7 +44,7 @@ def make_forecasts(encoder: Encoder, pictures: Pictures, *, seed: int) -> Foreca
         views = make_views(images, sizes, config, seed=seed, step=0, positions=places.to(device)).global_views
         forecast = method.encode(views.flatten(0, 1))  # type: ignore[operator]
         mean, scale, seen = (
-            x.unflatten(0, (2, -1)).float().cpu()
+            x.unflatten(0, (2, -1)).float()
             for x in (forecast.mean, forecast.scale, method.observe(views.flatten(0, 1)))
         )
         means.append(mean)

@@ -23,8 +23,8 @@ def energy_scores(forecasts: Forecasts, *, seed: int) -> Tensor:
     """
     views, pictures, size = forecasts.mean.shape
     key = randomness.key(seed, 0, "energy skill")
-    parts = []
-    for places in torch.arange(pictures).split(max(1, _VALUES // (SAMPLES * views * size))):
+    parts, step = [], max(1, _VALUES // (SAMPLES * views * size))
+    for places in torch.arange(pictures, device=forecasts.mean.device).split(step):
         mean, scale, observed = (x[:, places] for x in forecasts)
         noise = randomness.normal(key, places, (SAMPLES // 2, views, size)).movedim(0, 2)  # (S / 2, V, n, K)
         score = gaussian_energy_score(mean, scale, observed, samples=SAMPLES, noise=noise, validate=False)
