@@ -106,7 +106,7 @@ def _parser() -> Parser:
         "pretrain", _pretrain, "train an encoder; on the same run folder again, continue", takes_fields=True
     )
     source = train.add_mutually_exclusive_group()
-    source.add_argument("--recipe", metavar="NAME", help="a recipe of `prosmin recipes`")
+    source.add_argument("--recipe", metavar="NAME", help="a recipe of `prosmin recipes` (default: demo)")
     source.add_argument("--config", type=Path, metavar="FILE", help="a configuration file, such as a run's config.yaml")
     train.add_argument("--data", metavar="SPEC", help="pictures to learn from: the same as --data.spec")
     train.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: runs/NAME)")
@@ -220,7 +220,11 @@ def _field_help() -> str:
     from prosmin import config as configs
 
     rows = [f"  --{name} (default {default})\n      {doc}" for name, default, doc in configs.describe()]
-    return "any field of the configuration, as --group.field VALUE:\n" + "\n".join(rows)
+    heading = (
+        "any field of the configuration, as --group.field VALUE. A recipe, demo unless another is named, has values\n"
+        "of its own, which come before these defaults; RUN/config.yaml holds what a run has:"
+    )
+    return "\n".join([heading, *rows])
 
 
 def _fields(rest: list[str], *, allowed: bool, command: str) -> dict[str, str]:

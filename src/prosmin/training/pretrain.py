@@ -28,6 +28,9 @@ from prosmin.training.order import Order
 from prosmin.training.run_folder import RunFolder
 from prosmin.training.step import make_optimizer
 
+FEW_STEPS = 200
+"""Fewer than these leave an encoder about as it was; a useful one takes several times as many."""
+
 
 def pretrain(config: Config, out: Path) -> Path:
     """Train a run in the folder `out`, or continue the one there; the folder comes back when it has finished."""
@@ -117,6 +120,7 @@ def _train(
     knn: OnlineKnn | None,
 ) -> None:
     steps = config.training.epochs * order.steps_per_epoch
+    _say(fabric, f"{len(feed)} pictures, {order.steps_per_epoch} steps an epoch, {steps} in all")
     model, optimizer = prepare(fabric, config, method)
     start = _resume(fabric, run, method, optimizer)
 
@@ -127,6 +131,13 @@ def _train(
         for key in feed.bad:
             print(f"left out: {key}", file=sys.stderr)
         _say(fabric, f"{health.verdict(run.read_metrics(), config)}; {done} steps, encoder in {run.encoder_file}")
+        if done < FEW_STEPS:
+            enough = -(-5 * FEW_STEPS // order.steps_per_epoch)
+            _say(
+                fabric,
+                f"{done} steps teach an encoder next to nothing: with {len(feed)} pictures --training.epochs {enough} "
+                f"makes {enough * order.steps_per_epoch}.",
+            )
     for logger in fabric.loggers:
         logger.finalize("success")
 
