@@ -275,8 +275,18 @@ class TestWrongRequests:
     def test_pictures_without_labels(self, copy, fake, monkeypatch, capsys):
         self.changed(monkeypatch, "photos@test", lambda p: dataclasses.replace(p, labels=None, classes=()))
         self.refused(copy, fake, "photos@test has no labels", protocols=["ood", "knn"])
-        assert list(evaluate(copy)) == ["ood", "pictures"]  # what can do without them
-        assert "knn: photos@test has no labels" in capsys.readouterr().err
+        assert list(evaluate(copy)) == ["ood", "uncertainty", "pictures"]  # what can do without them
+        said = capsys.readouterr().err
+        assert said.startswith("left out: knn, linear, corruption: labelled train and test pictures are needed, but ")
+        assert said.count("photos@test has no labels; give them with --data SPEC") == 1
+
+    def test_train_as_test_is_said(self, copy, fake, capsys):
+        row = evaluate(copy, protocols=["knn"], data="photos@train", test="photos@train")["knn"]
+        said = "--data and --test both name photos@train: what is measured is no test"
+        assert capsys.readouterr().err.startswith(said)
+        assert row["settings"]["test_pictures"].startswith(said)
+        assert "test_pictures" not in evaluate(copy, protocols=["knn"])["knn"]["settings"]
+        assert capsys.readouterr().err == ""
 
     def test_splits_of_other_classes(self, copy, fake, monkeypatch):
         self.changed(monkeypatch, "photos@test", lambda p: dataclasses.replace(p, classes=("x", *p.classes[1:])))
@@ -290,7 +300,7 @@ class TestWrongRequests:
         self.changed(monkeypatch, "photos@train", lambda p: p.subset(torch.arange(0, len(p), 8)))
         self.refused(copy, fake, "35 labels is 0, fewer than the 14 classes.*is 4, fewer", protocols=["knn", "lowshot"])
         assert "semi" not in evaluate(copy, suite="paper")
-        assert "lowshot: photos@train has too few labels" in capsys.readouterr().err
+        assert "lowshot, semi: photos@train has too few labels" in capsys.readouterr().err
 
     def test_wrong_files_and_sets_behind_options(self, copy, fake, tmp_path):
         lists = Options(label_lists=(str(tmp_path / "missing.txt"),))

@@ -90,6 +90,25 @@ def test_test_labels_are_read_by_retrieval_and_risk_alone(result: Result) -> Non
     }
 
 
+def test_without_labels_all_but_right_and_wrong_is_measured(result: Result) -> None:
+    train, test = (dataclasses.replace(coloured(n, side=32, seed=s), labels=None) for n, s in ((80, 0), (40, 1)))
+    found = uncertainty.run(context(encoder(), train=train, test=test))
+    assert set(found.metrics) == set(result.metrics) - LABELLED
+    # Held-out train is another tenth without labels, so what is fitted on it differs; what is not, does not.
+    for name in COVERAGE | {"spearman_sharpness", "spearman_blur", "pit_distance"}:
+        assert found.metrics[name] == result.metrics[name], name
+    assert found.settings["answer"].endswith("R-AUROC, recall and risk against coverage need labels")
+    assert (set(found.curves), found.sets) == ({"coverage", "pit", "severity"}, {})
+    assert "correct" not in found.arrays
+    np.testing.assert_array_equal(found.arrays["thumbnail_key"], result.arrays["thumbnail_key"])
+
+
+def test_labels_of_a_tenth_that_is_no_test_are_not_judged_by(result: Result) -> None:
+    found = uncertainty.run(dataclasses.replace(context(encoder()), own_tenth=True))
+    assert set(found.metrics) == set(result.metrics) - LABELLED
+    assert "has no test split" in found.settings["answer"]
+
+
 def test_sets_are_embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features, uncertainties and views that other protocols have had computed are used."""
     model = encoder()

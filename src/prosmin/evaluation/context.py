@@ -25,6 +25,7 @@ from prosmin.evaluation.view_scores import BETWEEN_VIEWS, view_scores
 
 TRAINED, UNTRAINED, PIXELS = "trained", "untrained", "raw pixels"
 UNTRAINED_SET = "untrained, BatchNorm set"
+UNLABELLED = "without_labels"  # the setting of a result that says why nothing in it was judged by labels
 PIXEL_SIDE = 16  # raw pixels are compared at 16 x 16: 768 numbers, so that their probe is quick
 STATISTICS = 2048  # pictures of a streamed set that the untrained network's BatchNorm is set by
 
@@ -36,6 +37,7 @@ class Context:
     encoder: Encoder
     sets: dict[str, PictureSet]
     ood: tuple[str, ...] = ()  # names in `sets`
+    own_tenth: bool = False  # test is a tenth of the pictures that train is the rest of
     seed: int = 0
     options: Options = field(default_factory=Options)
     cache: FeatureCache | None = None  # where features outlast the command
@@ -102,10 +104,23 @@ class Context:
         return labels
 
     @property
+    def unlabelled(self) -> str | None:
+        """Why no answer can be called right or wrong here; None where one can.
+
+        A tenth of the pictures without splits has no answers even where it has labels: it is no test.
+        """
+        for part in ("train", "test"):
+            if self.sets[part].labels is None:
+                return f"{self.sets[part].spec} has no labels"
+        return f"{self.sets['test'].spec} has no test split" if self.own_tenth else None
+
+    @property
     def held_out(self) -> Tensor:
-        """The tenth of train on which everything is chosen, (N,) mask."""
+        """The tenth of train on which everything is chosen, balanced over the classes where they count, (N,) mask."""
         train = self.sets["train"]
-        return held_out_mask(self.labels("train").cpu(), train.keys, train.spec, seed=self.seed)
+        # Folders that are no classes may hold one picture each, of which none would be held out.
+        labels = torch.zeros(len(train), dtype=torch.int64) if self.unlabelled else self.labels("train").cpu()
+        return held_out_mask(labels, train.keys, train.spec, seed=self.seed)
 
     @property
     def classes(self) -> int:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from prosmin.data.pictures import Pictures
-from prosmin.data.sources import split_spec
 from prosmin.data.streamed import PictureSet, memory_limit, open_pictures
 from prosmin.encoder import Encoder, encoder_folder, load
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.cache import FeatureCache
-from prosmin.evaluation.context import Context
+from prosmin.evaluation.context import UNLABELLED, Context
 from prosmin.evaluation.corrupted import check_corrupted
+from prosmin.evaluation.named_sets import NamedSets, named_sets, tenth_by_name
 from prosmin.evaluation.options import Options, as_arguments, read_by
 from prosmin.evaluation.protocols import PROTOCOLS
 from prosmin.evaluation.protocols.ood import near_and_far
@@ -46,7 +46,12 @@ _NEEDS = {
     "ood": "out-of-distribution pictures: --ood SPEC[,SPEC...]",
     "transfer": "other labelled pictures: --transfer SPEC[,SPEC...]",
 }
-_WITHOUT_LABELS = ("ood", "pictures")
+WITHOUT_LABELS = ("ood", "uncertainty", "pictures")
+"""What can be measured without labels: all of it, of the uncertainty what is not about right and wrong answers."""
+_GIVE_LABELS = (
+    "give them with --data SPEC, and --test SPEC where that has no test split; a folder with labels has one folder a "
+    "class."
+)
 
 
 def evaluate(
@@ -65,32 +70,37 @@ def evaluate(
 
     What the results folder holds already for this encoder, these pictures and these options is not repeated.
     Protocols of a suite that the data do not allow are left out and named; those asked for by name are refused.
+    Where the pictures have no splits, a tenth of them takes the place of test for what needs no labels.
     """
     run = run if has_no_folder(run) else encoder_folder(run)  # the file of an encoder means the folder it lies in
     folder = results_folder(run, out)
     encoder = load(run)
     asked = options or Options()
     options = asked if protocols or suite else _quick(asked)
-    specs = _specs(encoder.config.data.spec if data is None else data, test, ood)
-    names, left_out = _chosen(protocols, suite, has={"ood": len(specs) > 2, "transfer": bool(options.transfer)})
+    own = encoder.config.data.spec
+    named = named_sets(own if data is None else data, test, ood, learned_from=own)
+    names, left_out = _chosen(protocols, suite, has={"ood": bool(named.ood), "transfer": bool(options.transfer)})
 
     found: dict[str, dict[str, Any]] = {}
     if not again:
         for same in (asked, options):
-            rows = {name: _finished(folder, name, encoder, specs, same) for name in names}
+            rows = {name: _finished(folder, name, encoder, named, same) for name in names}
             found = {name: row for name, row in rows.items() if row is not None} | found
     missing = [name for name in names if name not in found]
     if missing:
         cache = FeatureCache(folder / "cache", encoder.card["hash"])
-        sets = _load(specs) if set(missing) != {"transfer"} else {}  # which reads its own alone
-        context = Context(encoder, sets, ood=tuple(specs)[2:], options=options, cache=cache)
+        sets = _load(named) if set(missing) != {"transfer"} else {}  # which reads its own alone
+        context = Context(encoder, sets, ood=named.ood, own_tenth=named.own_tenth, options=options, cache=cache)
         # All that can be wrong is found before the first protocol takes its time.
         obstacles = {name: sentence for name in missing if (sentence := _obstacle(name, context))}
         if obstacles and (protocols is not None or len(obstacles) == len(names)):
-            raise ProsminError(next(iter(obstacles.values())))
+            name, why = next(iter(obstacles.items()))
+            raise ProsminError(f"The protocol {name} cannot be measured: {why}")
         left_out |= obstacles
+    if named.note and set(names) != {"transfer"}:
+        print(f"{named.note}.", file=sys.stderr)
     if left_out:
-        print("left out: " + "; ".join(f"{name}: {why}" for name, why in left_out.items()), file=sys.stderr)
+        print("left out: " + _by_reason(left_out), file=sys.stderr)
     keep_card(encoder.card, folder)
     wanted = [name for name in missing if name not in left_out]
     if wanted:
@@ -98,8 +108,10 @@ def evaluate(
     for name in wanted:
         began = time.monotonic()
         result = PROTOCOLS[name](context)
-        command = _command(run, folder, name, specs, options)
-        row = _row(name, result, encoder, specs, options, command, time.monotonic() - began)
+        if name != "transfer":
+            result.settings.update(_known_of(named, context))
+        command = _command(run, folder, name, named, options)
+        row = _row(name, result, encoder, named, options, command, time.monotonic() - began)
         found[name] = _write(folder, row, result)
     return {name: found[name] for name in names if name in found}
 
@@ -138,11 +150,11 @@ def _obstacle(name: str, context: Context) -> str | None:
         return None
     if name == "ood":
         near_and_far(context)
-    if name in _WITHOUT_LABELS:
+    if context.unlabelled:
+        why = f"labelled train and test pictures are needed, but {context.unlabelled}; {_GIVE_LABELS}"
+        return None if name in WITHOUT_LABELS else why
+    if name in ("ood", "pictures"):
         return None
-    for part in ("train", "test"):
-        if context.sets[part].labels is None:
-            return f"{context.sets[part].spec} has no labels. Give labelled pictures with --data and --test."
     _ = context.classes
     try:
         if name in ("lowshot", "semi"):
@@ -156,20 +168,29 @@ def _obstacle(name: str, context: Context) -> str | None:
     return None
 
 
-def _specs(data: str, test: str | None, ood: Sequence[str] | None) -> dict[str, str]:
-    """The pictures by name: train, test, then the out-of-distribution sets."""
-    train = data if test is not None else split_spec(data, "train")
-    specs = {"train": train, "test": split_spec(data, "test") if test is None else test}
-    if ood is None and data.partition("@")[0] == "photos":
-        ood = ["photos@ood"]
-    return specs | {spec: spec for spec in ood or ()}
+def _by_reason(left_out: dict[str, str]) -> str:
+    """What is left out and why, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in left_out.items():
+        reasons.setdefault(why, []).append(name)
+    return "; ".join(f"{', '.join(names)}: {why.rstrip('.')}" for why, names in reasons.items())
 
 
-def _load(specs: dict[str, str]) -> dict[str, PictureSet]:
+def _known_of(named: NamedSets, context: Context) -> dict[str, str]:
+    """What a reader of a result must know of its pictures; nothing where test is a labelled split."""
+    said = {"test_pictures": named.note, UNLABELLED: context.unlabelled}
+    return {name: text for name, text in said.items() if text}
+
+
+def _load(named: NamedSets) -> dict[str, PictureSet]:
     """The sets by name, in memory as far as they fit into it together."""
     sets: dict[str, PictureSet] = {}
     room = memory_limit()
-    for name, spec in specs.items():
+    for name, spec in named.specs.items():
+        if name == "test" and named.own_tenth:
+            mask = tenth_by_name(sets["train"].keys, spec=spec)
+            sets |= {"train": sets["train"].subset(~mask), "test": sets["train"].subset(mask)}
+            continue
         sets[name] = pictures = open_pictures(spec, limit=room)
         if len(pictures) < 2:
             raise ProsminError(f"{spec} holds one picture; a protocol needs 2 or more.")
@@ -177,15 +198,13 @@ def _load(specs: dict[str, str]) -> dict[str, PictureSet]:
     return sets
 
 
-def _finished(
-    folder: Path, name: str, encoder: Encoder, specs: dict[str, str], options: Options
-) -> dict[str, Any] | None:
+def _finished(folder: Path, name: str, encoder: Encoder, named: NamedSets, options: Options) -> dict[str, Any] | None:
     """A result already there, if it is of this encoder, these pictures and these options."""
     try:
         row = json.loads((folder / "results" / f"{name}.json").read_text())
     except (OSError, json.JSONDecodeError):
         return None
-    wanted = {"checkpoint": _checkpoint(encoder), "data": specs, "options": read_by(options, name)}
+    wanted = {"checkpoint": _checkpoint(encoder), "data": named.data, "options": read_by(options, name)}
     return row if isinstance(row, dict) and all(row.get(key) == value for key, value in wanted.items()) else None
 
 
@@ -197,7 +216,7 @@ def _row(
     name: str,
     result: Result,
     encoder: Encoder,
-    specs: dict[str, str],
+    named: NamedSets,
     options: Options,
     command: str,
     seconds: float,
@@ -208,7 +227,7 @@ def _row(
         "metrics": result.metrics,
         "baselines": result.baselines,
         "settings": result.settings,
-        "data": specs,
+        "data": named.data,
         "options": read_by(options, name),
         "checkpoint": _checkpoint(encoder),
         "seed": encoder.config.training.seed,
@@ -237,11 +256,9 @@ def _write(folder: Path, row: dict[str, Any], result: Result) -> dict[str, Any]:
     return row
 
 
-def _command(run: Path | str, folder: Path, name: str, specs: dict[str, str], options: Options) -> str:
+def _command(run: Path | str, folder: Path, name: str, named: NamedSets, options: Options) -> str:
     """The command that measures this protocol alone."""
-    train, test, *ood = specs.values()
-    words = ["prosmin evaluate", str(run), "--protocols", name, "--data", train, "--test", test]
-    words += ["--ood", ",".join(ood)] if ood else []
+    words = ["prosmin evaluate", str(run), "--protocols", name, *named.arguments]
     words += ["--out", str(folder)] if has_no_folder(run) else []
     words += [arguments] if (arguments := as_arguments(options, name)) else []
     return " ".join(words)

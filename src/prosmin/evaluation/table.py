@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from prosmin.evaluation.context import PIXELS, TRAINED, UNTRAINED, UNTRAINED_SET
+from prosmin.evaluation.context import PIXELS, TRAINED, UNLABELLED, UNTRAINED, UNTRAINED_SET
 
 # heading, protocol, metric, as a percentage
 COLUMNS = (
@@ -22,12 +22,22 @@ COLUMNS = (
     ("semi 1 %", "semi", "top1_1pct", True),
     ("semi 10 %", "semi", "top1_10pct", True),
 )
+WITHOUT_LABELS = (
+    ("coverage of 90 % intervals %", "uncertainty", "coverage_90", True),
+    ("energy skill", "uncertainty", "energy_skill", False),
+    ("rank correlation: crop", "uncertainty", "spearman_crop", False),
+    ("blur", "uncertainty", "spearman_blur", False),
+    ("noise", "uncertainty", "spearman_noise", False),
+)
+"""What is left to print of the uncertainty where nothing was judged by labels."""
 WIDE = 7  # columns beside each other; the rest go into a second table
 
 
 def print_table(results: dict[str, dict[str, Any]]) -> None:
     """One row a subject, one column a metric that was measured."""
-    columns = [column for column in COLUMNS if column[2] in results.get(column[1], {}).get("metrics", {})]
+    unlabelled = UNLABELLED in results.get("uncertainty", {}).get("settings", {})
+    wanted = COLUMNS + (WITHOUT_LABELS if unlabelled else ())
+    columns = [column for column in wanted if column[2] in results.get(column[1], {}).get("metrics", {})]
     for start in range(0, len(columns), WIDE):
         _print_columns(results, columns[start : start + WIDE])
     if results.get("transfer", {}).get("sets"):

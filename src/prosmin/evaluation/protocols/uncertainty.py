@@ -1,4 +1,7 @@
-"""uncertainty: does the encoder know where its representation is wrong, and does its forecast hold what it promises?"""
+"""uncertainty: does the encoder know where its representation is wrong, and does its forecast hold what it promises?
+
+Only the first question needs labels; without them the second and what moves the uncertainty remain.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +14,6 @@ from prosmin.evaluation.correlation import spearman
 from prosmin.evaluation.coverage import judge_coverage
 from prosmin.evaluation.forecasts import make_forecasts, no_forecasts
 from prosmin.evaluation.gallery import Ranked, gallery
-from prosmin.evaluation.held_out import held_out_mask
 from prosmin.evaluation.knn import nearest
 from prosmin.evaluation.ood import fit_knn_distance
 from prosmin.evaluation.result import Result
@@ -30,7 +32,10 @@ Part = tuple[dict[str, float], dict[str, Any], dict[str, Any]]
 
 
 def run(context: Context) -> Result:
-    """R-AUROC and risk against coverage beside rival uncertainties; calibration of the forecasts; what moves it."""
+    """R-AUROC and risk against coverage beside rival uncertainties; calibration of the forecasts; what moves it.
+
+    Where there are no labels to judge by, R-AUROC, recall and risk are absent and the settings say why.
+    """
     uncertainty = context.uncertainty("test")
     distance = _distance(context)
     controls = {
@@ -38,26 +43,28 @@ def run(context: Context) -> Result:
         "feature_norm": context.features("test").norm(dim=1),
     }
     scaled = context.has_scale
-    rivals = {"uncertainty": uncertainty, "knn_distance": distance("test")}
-    rivals |= {f"low_{name}": -values for name, values in controls.items()}
-    if scaled:
-        rivals[BETWEEN_VIEWS] = context.view_scores("test")[BETWEEN_VIEWS]
-
-    metrics, sets, curve, correct = _answers(context, rivals)
-    metrics |= {f"spearman_{name}": spearman(uncertainty, values).item() for name, values in controls.items()}
-    settings: dict[str, Any] = {
-        "answer": "nearest training picture",
-        "uncertainty": "mean log scale" if scaled else "variance between views",
-    }
-    curves = {"risk_coverage": curve}
+    metrics = {f"spearman_{name}": spearman(uncertainty, values).item() for name, values in controls.items()}
+    settings: dict[str, Any] = {"uncertainty": "mean log scale" if scaled else "variance between views"}
+    curves: dict[str, Any] = {}
     for part in (_calibration(context), _severity(context, scaled=scaled)):
         metrics, settings, curves = metrics | part[0], settings | part[1], curves | part[2]
-    arrays = {"uncertainty": uncertainty.numpy(), "correct": correct.numpy(), "index": np.arange(len(uncertainty))}
+    arrays = {"uncertainty": uncertainty.numpy(), "index": np.arange(len(uncertainty))}
+    sets: dict[str, dict[str, dict[str, float]]] = {}
+    if context.unlabelled:
+        settings["answer"] = f"not judged: {context.unlabelled}; R-AUROC, recall and risk against coverage need labels"
+    else:
+        rivals = {"uncertainty": uncertainty, "knn_distance": distance("test")}
+        rivals |= {f"low_{name}": -values for name, values in controls.items()}
+        if scaled:
+            rivals[BETWEEN_VIEWS] = context.view_scores("test")[BETWEEN_VIEWS]
+        judged, sets["test"], risk, correct = _answers(context, rivals)
+        metrics, settings["answer"] = judged | metrics, "nearest training picture"
+        curves, arrays["correct"] = {"risk_coverage": risk} | curves, correct.numpy()
     strange = [Ranked(context.sets[name], distance(name)) for name in context.ood]
     return Result(
         metrics=metrics,
         settings=settings,
-        sets={"test": sets},
+        sets=sets,
         curves=curves,
         arrays=arrays | gallery(Ranked(context.sets["test"], uncertainty), strange),
     )
@@ -90,8 +97,7 @@ def _calibration(context: Context) -> Part:
     encoder, seed = context.encoder, context.seed
     if reason := no_forecasts(encoder, has_scale=context.has_scale):
         return {}, {"calibration": f"not measured: {reason}"}, {}
-    train = context.sets["train"]
-    tenth = train.subset(held_out_mask(context.labels("train"), train.keys, train.spec, seed=seed))
+    tenth = context.sets["train"].subset(context.held_out)
     test = sample(context.sets["test"], FORECAST, seed=seed, purpose="forecasts")
     known = sample(tenth, FITTED, seed=seed, purpose="constant scale")
     forecasts = make_forecasts(encoder, test, seed=seed)

@@ -1,0 +1,95 @@
+"""Which pictures an evaluation reads. Where they have no splits, a fixed tenth of them takes the place of test."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from prosmin.data.sources import split_spec
+from prosmin.errors import ProsminError, UsageError
+
+LEAST, MOST = 10, 2000  # pictures of a tenth, and the least that must remain beside it
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedSets:
+    """The SPECs by name: train, test, then the out-of-distribution sets."""
+
+    specs: dict[str, str]
+    own_tenth: bool = False  # test is a tenth of the pictures that train names, train the rest
+    learned: bool = False  # the encoder was trained on the pictures that train names
+
+    @property
+    def ood(self) -> tuple[str, ...]:
+        """The names of the out-of-distribution sets."""
+        return tuple(self.specs)[2:]
+
+    @property
+    def data(self) -> dict[str, str]:
+        """The pictures as a result names them: a tenth of a set is not the set."""
+        return self.specs | ({"test": tenth_of(self.specs["train"])} if self.own_tenth else {})
+
+    @property
+    def note(self) -> str | None:
+        """What must be known about the test pictures before a number is believed; None where they are a split."""
+        train = self.specs["train"]
+        if self.own_tenth:
+            seen = "; the encoder has learned from these pictures too, so they are no unseen test"
+            return (
+                f"{train} has no test split: a tenth of it ({LEAST} to {MOST} pictures, fixed by their names) takes "
+                f"its place{seen if self.learned else ''}"
+            )
+        if train == self.specs["test"]:
+            return f"--data and --test both name {train}: what is measured is no test, every picture is found in train"
+        return None
+
+    @property
+    def arguments(self) -> list[str]:
+        """The same pictures on a command line."""
+        return data_arguments(self.data) + (["--ood", ",".join(self.ood)] if self.ood else [])
+
+
+def named_sets(data: str, test: str | None, ood: Sequence[str] | None, *, learned_from: str) -> NamedSets:
+    """The sets that --data, --test and --ood name; without --test, splits of --data or else a tenth of it."""
+    if ood is None and data.partition("@")[0] == "photos":
+        ood = ["photos@ood"]
+    outside = {spec: spec for spec in ood or ()}
+    if test is not None:
+        return NamedSets(specs={"train": data, "test": test} | outside)
+    try:
+        found = {part: split_spec(data, part) for part in ("train", "test")}
+    except UsageError:  # a SPEC that names nothing at all is refused where it is opened, by a better sentence
+        return NamedSets(specs={"train": data, "test": data} | outside, own_tenth=True, learned=data == learned_from)
+    return NamedSets(specs=found | outside)
+
+
+def tenth_of(spec: str) -> str:
+    """What a result calls the tenth of a set."""
+    return f"a tenth of {spec}"
+
+
+def data_arguments(data: dict[str, str]) -> list[str]:
+    """--data and --test for the pictures that a result names."""
+    own = data["test"] == tenth_of(data["train"])
+    return ["--data", data["train"], *([] if own else ["--test", data["test"]])]
+
+
+def tenth_by_name(keys: Sequence[str], *, spec: str) -> Tensor:
+    """True for the tenth that takes the place of test, LEAST to MOST pictures: (N,) mask.
+
+    A hash of its name decides about a picture, not its place: with a few more pictures in the folder nearly the same
+    ones are taken.
+    """
+    if len(keys) < 2 * LEAST:
+        raise ProsminError(
+            f"{spec} has no test split, and of its {len(keys)} pictures none can be set apart: allowed are "
+            f"{2 * LEAST} or more. Name test pictures with --test SPEC."
+        )
+    count = min(max(round(len(keys) / 10), LEAST), MOST)
+    digests = [hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=8).digest() for key in keys]
+    first = sorted(range(len(keys)), key=lambda i: (digests[i], i))[:count]
+    mask = torch.zeros(len(keys), dtype=torch.bool)
+    mask[first] = True
+    return mask
