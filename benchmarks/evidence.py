@@ -23,6 +23,7 @@ import torch
 
 from prosmin import config as configs
 from prosmin.benchmark.machine import describe_machine
+from prosmin.encoder_file import read_card
 from prosmin.errors import Stopped
 from prosmin.evaluation.options import Options
 from prosmin.evaluation.suite import evaluate
@@ -128,6 +129,7 @@ def document(run: Run, seed: int, folder: Path, data: Path) -> dict[str, Any]:
         "recipe": run.recipe,
         "overrides": run.fields,
         "fingerprint": configs.fingerprint(config),
+        "encoder": read_card(folder)["hash"],
         "epochs": config.training.epochs,
         "training_seconds": round(seconds(rows, config.training.batch_size), 1),
         "hardware": describe_machine(here),
