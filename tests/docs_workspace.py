@@ -35,7 +35,7 @@ WNIDS = ("n01440764", "n01443537", "n01484850")
 def make_workspace(root: Path) -> None:
     """Fill an empty folder; every set has the three colours of `coloured` as its classes."""
     train, test = _doubtful(coloured(120, seed=0, side=SIDE)), _doubtful(coloured(24, seed=1, side=SIDE))
-    _write_flat(root / "my-pictures", coloured(200, side=SIDE))  # a tenth of them must tell 5 % of false alarms
+    _write_flat(root / "my-pictures", coloured(200, side=SIDE))
     _write_flat(root / "my-strange-pictures", coloured(12, seed=2, side=SIDE), inverted=True)
     for name in ("my-labelled-pictures", "my-other-set"):
         _write_classes(root / name / "train", train)

@@ -167,9 +167,8 @@ def _parser() -> Parser:
     rows.add_argument(
         "--false-alarms",
         type=float,
-        default=0.05,
         metavar="SHARE",
-        help="of pictures like the reference that may be flagged, measured on a held-out tenth of it (default: 0.05)",
+        help="of pictures like the reference that may be flagged (default: 0.05, or the least a small one tells)",
     )
     rows.add_argument(
         "--views",

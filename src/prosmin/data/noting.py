@@ -57,12 +57,16 @@ class Noting:
         return torch.tensor([i not in self.unreadable for i in numbers.tolist()], dtype=torch.bool)
 
 
-def check_share(unreadable: list[str], *, total: int, max_bad: float, spec: str) -> None:
-    """An error with the list when more than `max_bad` of all pictures, or every one, are unreadable."""
+def check_share(unreadable: list[str], *, total: int, max_bad: float, spec: str, option: str = "") -> None:
+    """An error with the list when more than `max_bad` of all pictures, or every one, are unreadable.
+
+    `option` is where the user allows more, if there is such a place.
+    """
     if unreadable and (len(unreadable) > max_bad * total or len(unreadable) == total):
         shown = "".join(f"\n  {line}" for line in unreadable[:20])
         more = "\n  ..." if len(unreadable) > 20 else ""
+        allow = f", or allow more with {option}" if option and len(unreadable) < total else ""
         raise ProsminError(
             f"At least {len(unreadable)} of {total} pictures in {spec} cannot be read; "
-            f"a share of {max_bad:g} is allowed. Mend or remove them:{shown}{more}"
+            f"a share of {max_bad:g} is allowed. Mend or remove them{allow}:{shown}{more}"
         )

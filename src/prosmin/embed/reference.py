@@ -1,12 +1,17 @@
 """What belongs, and from which distance on a picture is flagged.
 
-Nine tenths of the reference are the bank that distances are measured to. The last tenth, which the bank does not hold,
-shows how far pictures that belong lie from it: the threshold is a quantile of their scores, so that of pictures drawn
-like the reference a share of at most `false_alarms` is flagged, on average over draws.
+All of the reference is the bank that distances are measured to. How far pictures that belong lie from it is told by its
+own pictures, each against the others: the threshold is a quantile of these scores. A held-out part would do the same
+with a smaller bank and far fewer scores, and of few pictures a tenth tells next to nothing.
+
+It costs no honesty. Put a new picture drawn like the M of the reference among them: the scores of all M + 1, each
+against the M others, are exchangeable, so the new one is above the r-th smallest of the rest with a chance of at most
+1 - r / (M + 1). Here a reference picture is measured against M - 1 others, without the new one, and with fewer
+candidates the k-th nearest can only be further away: the threshold is no lower, the chance no larger.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,7 +21,6 @@ from torch import Tensor
 
 from prosmin.data.sources import Source
 from prosmin.errors import ProsminError, UsageError
-from prosmin.evaluation.held_out import held_out_mask
 from prosmin.evaluation.ood import KnnDistance, fit_knn_distance
 from prosmin.files import writing
 from prosmin.randomness import generator
@@ -24,19 +28,35 @@ from prosmin.randomness import generator
 MOST = 50_000
 """Pictures of the reference that are used, chosen at random: a bank of this size fits everywhere."""
 
+LEAST = 10
+"""Pictures that a reference has at least: fewer say nothing about what belongs."""
+
+JUDGED = 5_000
+"""Pictures of the bank that are measured against the others, chosen at random: more would move no threshold."""
+
+FALSE_ALARMS = 0.05
+"""The rate where none was asked for, if the reference can tell it."""
+
 _SIMILARITIES = 2**25  # held at once: 128 MiB in float32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """The bank with its k, and the scores (n,) of the held-out tenth, rising."""
+    """The bank with its k, the group of each of its rows (M,), and the scores (n,) of its own pictures, rising.
+
+    A picture is never compared with the rows of its own group: with itself.
+    """
 
     distance: KnnDistance
-    held_out: Tensor
+    groups: Tensor
+    scores: Tensor
 
-    def measure(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances to the nearest and to the k-th nearest picture of the bank, the score: (N, D) -> (N,), (N,)."""
-        return _distances(self.distance, features)
+    def measure(self, features: Tensor, own: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Distances to the nearest and to the k-th nearest picture of the bank, the score: (N, D) -> (N,), (N,).
+
+        `own` (N,) are the groups of the pictures, which are passed over; -1 where a picture is not of the reference.
+        """
+        return _distances(self.distance, features, self.groups, own)
 
     def threshold(self, false_alarms: float) -> float:
         """A new picture of the same kind scores above it with a chance of at most `false_alarms`.
@@ -44,13 +64,17 @@ class Reference:
         Among n + 1 exchangeable scores the new one has every rank alike: the threshold is the r-th smallest of the n,
         r = ceil((n + 1) (1 - false_alarms)).
         """
-        return float(self.held_out[_rank(len(self.held_out), false_alarms) - 1])
+        return float(self.scores[_rank(len(self.scores), false_alarms) - 1])
+
+    def reached(self, false_alarms: float) -> float:
+        """The rate of that threshold, a multiple of 1 / (n + 1): the one asked for, or the next below it."""
+        count = len(self.scores)
+        return 1 - _rank(count, false_alarms) / (count + 1)
 
     def to(self, device: torch.device) -> "Reference":
         """The same with its bank on the device."""
-        return Reference(
-            distance=KnnDistance(bank=self.distance.bank.to(device), k=self.distance.k), held_out=self.held_out
-        )
+        distance = KnnDistance(bank=self.distance.bank.to(device), k=self.distance.k)
+        return replace(self, distance=distance, groups=self.groups.to(device))
 
 
 def choose(source: Source) -> Tensor:
@@ -60,58 +84,75 @@ def choose(source: Source) -> Tensor:
     return torch.randperm(len(source), generator=generator(0, 0, "reference"))[:MOST].sort().values
 
 
-def hold_out(source: Source, numbers: Tensor) -> Tensor:
-    """True for the tenth of these pictures that is kept out of the bank: (n,) -> (n,) mask."""
-    if len(numbers) < 20:
+def check_size(count: int, spec: str) -> None:
+    """An error where so few pictures make no reference."""
+    if count < LEAST:
         raise ProsminError(
-            f"The reference {source.spec} has {len(numbers)} pictures; a bank and a held-out tenth need 20 or more. "
+            f"The reference {spec} has {count} readable pictures; allowed: {LEAST} or more. "
             "Name more with --reference, or do without a score: --reference none."
         )
-    keys = [source.key(i) for i in numbers.tolist()]
-    return held_out_mask(torch.zeros(len(numbers), dtype=torch.int64), keys, source.spec)
 
 
-def check_rate(held_out: int, false_alarms: float) -> None:
-    """An error where so few held-out pictures cannot tell of so small a rate."""
-    if _rank(held_out, false_alarms) > held_out:
-        raise UsageError(
-            f"--false-alarms is {false_alarms:g}, but the held-out tenth of the reference has {held_out} pictures, "
-            f"which tell rates from {1 / (held_out + 1):.2g} on. Give a larger rate or a larger --reference."
-        )
+def possible_rate(count: int, asked: float | None) -> float:
+    """The rate asked for; where none was, 5 % or the least that so many scores tell. Less than that is an error."""
+    wanted = FALSE_ALARMS if asked is None else asked
+    if _rank(count, wanted) <= count:
+        return wanted
+    if asked is None:
+        return 1 / (count + 1)
+    least = math.ceil(1e5 / (count + 1)) / 1e5
+    needed = pictures_needed(asked)
+    more = f"a --reference of {needed} pictures or more" if needed <= JUDGED else "another --reference"
+    raise UsageError(
+        f"--false-alarms is {asked:g}, but the threshold is set by {count} pictures of the reference, which tell rates "
+        f"from {least:g} on. Give --false-alarms {least:g} or more, {more}, or do without a score: --reference none."
+    )
 
 
-def fit(features: Tensor, held: Tensor) -> Reference:
-    """Bank and held-out scores: (M, D), (M,) mask."""
+def pictures_needed(false_alarms: float) -> int:
+    """The pictures that tell of such a rate."""
+    return math.ceil(1 / false_alarms - 1 - 1e-9)
+
+
+def fit(features: Tensor, groups: Tensor) -> Reference:
+    """Bank and scores: (M, D), and the group of each row (M,)."""
     if not bool(features.isfinite().all()):
         raise ProsminError("The features of the reference hold values that are not finite; is the checkpoint sound?")
-    distance = fit_knn_distance(features[~held])
-    _, scores = _distances(distance, features[held])
-    return Reference(distance=distance, held_out=scores.cpu().sort().values)
+    distance = fit_knn_distance(features)
+    judged = torch.randperm(len(features), generator=generator(0, 0, "threshold"))[:JUDGED].to(features.device)
+    _, scores = _distances(distance, features[judged], groups, groups[judged])
+    return Reference(distance=distance, groups=groups, scores=scores.cpu().sort().values)
 
 
 def write_reference(reference: Reference, path: Path) -> None:
     """Keep it for the processes beside this one, and for the next start."""
     distance = reference.distance
     with writing(path) as part:
-        save_file({"bank": distance.bank.cpu(), "k": torch.tensor(distance.k), "held_out": reference.held_out}, part)
+        tensors = {"bank": distance.bank.cpu(), "groups": reference.groups.cpu(), "scores": reference.scores}
+        save_file(tensors | {"k": torch.tensor(distance.k)}, part)
 
 
 def read_reference(path: Path) -> Reference:
     """What `write_reference` wrote."""
     tensors = load_file(path)
     distance = KnnDistance(bank=tensors["bank"], k=int(tensors["k"]))
-    return Reference(distance=distance, held_out=tensors["held_out"])
+    return Reference(distance=distance, groups=tensors["groups"], scores=tensors["scores"])
 
 
-def _distances(distance: KnnDistance, features: Tensor) -> tuple[Tensor, Tensor]:
+def _distances(distance: KnnDistance, features: Tensor, groups: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor]:
     """To the nearest and the k-th nearest row of the bank, whose rows have length 1: (N, D) -> (N,), (N,).
 
     Nothing is asked of a GPU, which so works on while the next batch is prepared.
     """
     rows = max(1, _SIMILARITIES // len(distance.bank))
-    normal = F.normalize(features.to(distance.bank), dim=1)
-    best = torch.cat([(part @ distance.bank.T).topk(distance.k, dim=1).values for part in normal.split(rows)])
-    distances = (2 - 2 * best).clamp_min(0).sqrt()  # (N, k)
+    best = []
+    for first in range(0, len(features), rows):
+        part = F.normalize(features[first : first + rows].to(distance.bank), dim=1)
+        similarity = part @ distance.bank.T  # (rows, M)
+        if own is not None:
+            similarity.masked_fill_(own[first : first + rows, None] == groups, -torch.inf)
+        best.append(similarity.topk(distance.k, dim=1).values)
+    distances = (2 - 2 * torch.cat(best)).clamp_min(0).sqrt()  # (N, k)
     return distances[:, 0], distances[:, -1]
 
 

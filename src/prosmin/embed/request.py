@@ -16,7 +16,7 @@ class Request:
     data: str  # SPEC
     out: Path
     reference: str | None = None  # SPEC; None: the pictures the encoder was trained on
-    false_alarms: float = 0.05
+    false_alarms: float | None = None  # a share; None: 0.05, or the least that a small reference tells
     views: int = 2
     batch: int | None = None
     max_bad: float = 0.01
@@ -25,7 +25,7 @@ class Request:
     def __post_init__(self) -> None:
         if self.out.suffix != ".parquet" or self.out.is_dir():
             raise UsageError(f"--out is {self.out}; allowed: a file named *.parquet.")
-        if not 0 < self.false_alarms < 1:
+        if self.false_alarms is not None and not 0 < self.false_alarms < 1:
             raise UsageError(f"--false-alarms is {self.false_alarms:g}; allowed: a share above 0 and below 1.")
         if self.views == 1 or self.views < 0:
             raise UsageError(f"--views is {self.views}; allowed: 2 or more to compare, or 0 for none.")

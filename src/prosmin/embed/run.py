@@ -21,11 +21,12 @@ from prosmin.data.sources import Source, open_source
 from prosmin.embed import columns
 from prosmin.embed import reference as references
 from prosmin.embed.columns import Made
-from prosmin.embed.joining import join, settings_of, unreadable_of, write_table
+from prosmin.embed.joining import Joined, join, settings_of, unreadable_of, write_table
+from prosmin.embed.judging import Judging
+from prosmin.embed.own import own_groups
 from prosmin.embed.parts import PART, Parts, open_folder, refuse_other, remove_folder
 from prosmin.embed.processes import Process, this_process, wait_until
 from prosmin.embed.recorded import BATCH, recorded
-from prosmin.embed.reference import Reference
 from prosmin.embed.request import NO_REFERENCE, Request
 from prosmin.embed.stream import fill
 from prosmin.encoder import Encoder, load
@@ -52,15 +53,17 @@ def embed(run: Path | str, request: Request, *, command: str = "") -> Path:
     with open_folder(folder, settings, process):
         if _is_finished(request.out, settings):  # by the first process, between the last line and the lock
             return request.out
-        reference = _reference(encoder, belonging, folder, process, request)
+        judging = None if belonging is None else _reference(encoder, source, belonging, folder, process, request)
+        if belonging is None and request.reference is None:
+            _say(process, "no reference, so no score and no flag: name pictures that belong with --reference SPEC")
         parts = Parts(folder, "part-{:05d}.parquet", torch.arange(len(source)))
-        _write_rows(encoder, source, reference, parts, process, request)
+        _write_rows(encoder, source, judging, parts, process, request)
         if process.rank == 0:
             wait_until(parts.are_whole, what=f"parts of {folder}")
-            about = _about(str(run), settings, reference, request, command)
+            about = _about(str(run), settings, judging, command)
             found = join(parts, request.out, source, about, max_bad=request.max_bad)
             remove_folder(folder, process)
-            _tell(found.rows, found.flagged, found.unreadable, reference, request)
+            _tell(found, judging, request)
     return request.out
 
 
@@ -98,7 +101,8 @@ def _settings(encoder: Encoder, source: Noting, belonging: Noting | None, reques
         "names": _digest(source),
         "reference": None if belonging is None else belonging.spec,
         "reference_names": None if belonging is None else _digest(belonging),
-        "false_alarms": None if belonging is None else request.false_alarms,
+        "false_alarms": None if belonging is None else request.false_alarms or references.FALSE_ALARMS,
+        "threshold_from": None if belonging is None else "each reference picture against the others",
         "views": request.views,
         "precision": request.precision,
     }
@@ -121,18 +125,15 @@ def _is_finished(out: Path, settings: dict[str, Any]) -> bool:
 
 
 def _reference(
-    encoder: Encoder, belonging: Noting | None, folder: Path, process: Process, request: Request
-) -> Reference | None:
-    """The fitted reference, the same for all processes: features by all of them, the fit by the first."""
-    if belonging is None:
-        if request.reference is None:
-            _say(process, "no reference, so no score and no flag: name pictures that belong with --reference SPEC")
-        return None
+    encoder: Encoder, source: Noting, belonging: Noting, folder: Path, process: Process, request: Request
+) -> Judging:
+    """The same for all processes: features by all of them, the fit by the first."""
     file = folder / "reference.safetensors"
+    numbers = references.choose(belonging)
+    groups, own = own_groups(source, belonging, numbers)
     if not file.exists():
-        numbers = references.choose(belonging)
-        held = references.hold_out(belonging, numbers)
-        references.check_rate(int(held.sum()), request.false_alarms)
+        references.check_size(len(numbers), belonging.spec)
+        references.possible_rate(min(len(numbers), references.JUDGED), request.false_alarms)
 
         def write(path: Path, chosen: Tensor, made: list[Tensor]) -> None:
             good = belonging.readable(chosen).numpy()  # numpy: see columns.table
@@ -157,25 +158,34 @@ def _reference(
             found = [load_file(parts.path(i)) for i in range(len(parts))]
             features = torch.cat([part["features"] for part in found])
             there = torch.isin(numbers, torch.cat([part["numbers"] for part in found]))
-            references.write_reference(
-                references.fit(features.to(encoder.device), held[there].to(encoder.device)), file
-            )
+            references.check_size(len(features), belonging.spec)
+            fitted = references.fit(features.to(encoder.device), groups[there].to(encoder.device))
+            references.write_reference(fitted, file)
     wait_until(file.exists, what=str(file))
-    return references.read_reference(file).to(encoder.device)
+    reference = references.read_reference(file).to(encoder.device)
+    rate = references.possible_rate(len(reference.scores), request.false_alarms)
+    if request.false_alarms is None and rate != references.FALSE_ALARMS and process.rank == 0:
+        print(
+            f"warning: the reference has {len(reference.scores)} pictures, which tell rates of false alarms from "
+            f"{100 * rate:.3g} % on; that is taken. {references.pictures_needed(references.FALSE_ALARMS)} pictures or "
+            f"more tell {100 * references.FALSE_ALARMS:g} %.",
+            file=sys.stderr,
+        )
+    return Judging(reference, rate, own if bool((own >= 0).any()) else None)
 
 
 def _write_rows(
-    encoder: Encoder, source: Noting, reference: Reference | None, parts: Parts, process: Process, request: Request
+    encoder: Encoder, source: Noting, judging: Judging | None, parts: Parts, process: Process, request: Request
 ) -> None:
     """This process's parts of the file."""
-    threshold = None if reference is None else reference.threshold(request.false_alarms)
+    threshold = None if judging is None else judging.threshold
     _forget_mended(parts, source, process)
 
     summarise = recorded(partial(encoder.summarise, views=request.views), encoder, size=_batch(encoder, request))
 
     def make(batch: Batch) -> Made:
         summary = summarise(batch)
-        near, score = (None, None) if reference is None else reference.measure(summary.features)
+        near, score = (None, None) if judging is None else judging.measure(summary.features, batch.index)
         return Made(summary, near, score)
 
     def write(path: Path, numbers: Tensor, made: list[Made]) -> None:
@@ -212,33 +222,37 @@ def _batch(encoder: Encoder, request: Request) -> int:
     return min(request.batch or usual, PART)
 
 
-def _about(
-    run: str, settings: dict[str, Any], reference: Reference | None, request: Request, command: str
-) -> dict[str, Any]:
+def _about(run: str, settings: dict[str, Any], judging: Judging | None, command: str) -> dict[str, Any]:
     """What the file tells of itself, beside the pictures that are not in it."""
     about: dict[str, Any] = {"prosmin": __version__, "run": run, "command": command, "settings": settings}
-    if reference is not None:
-        about["threshold"] = reference.threshold(request.false_alarms)
+    if judging is not None:
+        reference = judging.reference
+        about["threshold"] = judging.threshold
+        about["false_alarms"] = reference.reached(judging.rate)
         about["reference"] = {
             "bank": len(reference.distance.bank),
             "k": reference.distance.k,
-            "held_out": len(reference.held_out),
+            "scores": len(reference.scores),
         }
     return about | {"columns": {name: meaning for name, (_, meaning) in columns.COLUMNS.items()}}
 
 
-def _tell(rows: int, flagged: int, unreadable: list[str], reference: Reference | None, request: Request) -> None:
-    if unreadable:
-        shown = "".join(f"\n  {line}" for line in unreadable[:20]) + ("\n  ..." if len(unreadable) > 20 else "")
-        print(f"{len(unreadable)} pictures cannot be read and were left out:{shown}", file=sys.stderr)
+def _tell(found: Joined, judging: Judging | None, request: Request) -> None:
+    if lines := found.unreadable:
+        shown = "".join(f"\n  {line}" for line in lines[:20]) + ("\n  ..." if len(lines) > 20 else "")
+        print(f"{len(lines)} pictures cannot be read and were left out:{shown}", file=sys.stderr)
     score = ""
-    if reference is not None:
-        threshold = reference.threshold(request.false_alarms)
+    if judging is not None:
+        reached = judging.reference.reached(judging.rate)
         score = (
-            f", {flagged} of them ({100 * flagged / rows:.1f} %) flagged: ood_score above {threshold:.4f}, "
-            f"which {100 * request.false_alarms:g} % of pictures like the reference reach"
+            f", {found.flagged} of them ({100 * found.flagged / found.rows:.1f} %) flagged: ood_score above "
+            f"{judging.threshold:.4f}, which at most {100 * reached:.3g} % of pictures like the reference reach"
         )
-    print(f"wrote {request.out}: {rows} pictures{score}")
+        if judging.own is not None:
+            count = int((judging.own >= 0).sum())
+            those = "They" if count == len(judging.own) else f"{count} of them"
+            score += f". {those} are pictures of the reference itself, and each was compared with the others"
+    print(f"wrote {request.out}: {found.rows} pictures{score}")
 
 
 def _say(process: Process, sentence: str) -> None:

@@ -55,7 +55,13 @@ def fill(
                 made.append(make(next(batches)))
                 progress.advance(len(order))
             if source.unreadable:
-                check_share(source.lines(), total=len(parts.numbers), max_bad=max_bad, spec=source.spec)
+                check_share(
+                    source.lines(),
+                    total=len(parts.numbers),
+                    max_bad=max_bad,
+                    spec=source.spec,
+                    option="--max-bad SHARE",
+                )
             if len(written) == WRITERS:
                 written.popleft().result()
             written.append(writer.submit(write, parts.path(i), parts.pictures(i), made))
