@@ -25,7 +25,6 @@ from prosmin.evaluation.view_scores import BETWEEN_VIEWS, view_scores
 
 TRAINED, UNTRAINED, PIXELS = "trained", "untrained", "raw pixels"
 UNTRAINED_SET = "untrained, BatchNorm set"
-UNLABELLED = "without_labels"  # the setting of a result that says why nothing in it was judged by labels
 PIXEL_SIDE = 16  # raw pixels are compared at 16 x 16: 768 numbers, so that their probe is quick
 STATISTICS = 2048  # pictures of a streamed set that the untrained network's BatchNorm is set by
 

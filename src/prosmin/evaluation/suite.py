@@ -16,9 +16,9 @@ from prosmin.data.streamed import PictureSet, memory_limit, open_pictures
 from prosmin.encoder import Encoder, encoder_folder, load
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.cache import FeatureCache
-from prosmin.evaluation.context import UNLABELLED, Context
+from prosmin.evaluation.context import Context
 from prosmin.evaluation.corrupted import check_corrupted
-from prosmin.evaluation.named_sets import NamedSets, named_sets, tenth_by_name
+from prosmin.evaluation.named_sets import UNLABELLED, WITHOUT_LABELS, NamedSets, named_sets, tenth_by_name
 from prosmin.evaluation.options import Options, as_arguments, read_by
 from prosmin.evaluation.protocols import PROTOCOLS
 from prosmin.evaluation.protocols.ood import near_and_far
@@ -46,8 +46,6 @@ _NEEDS = {
     "ood": "out-of-distribution pictures: --ood SPEC[,SPEC...]",
     "transfer": "other labelled pictures: --transfer SPEC[,SPEC...]",
 }
-WITHOUT_LABELS = ("ood", "uncertainty", "pictures")
-"""What can be measured without labels: all of it, of the uncertainty what is not about right and wrong answers."""
 _GIVE_LABELS = (
     "give them with --data SPEC, and --test SPEC where that has no test split; a folder with labels has one folder a "
     "class."

@@ -5,7 +5,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from prosmin.evaluation.context import PIXELS, TRAINED, UNLABELLED, UNTRAINED, UNTRAINED_SET
+from prosmin.evaluation.context import PIXELS, TRAINED, UNTRAINED, UNTRAINED_SET
+from prosmin.evaluation.named_sets import UNLABELLED
 
 # heading, protocol, metric, as a percentage
 COLUMNS = (

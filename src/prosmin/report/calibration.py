@@ -8,6 +8,7 @@ import numpy as np
 
 from prosmin.report.blocks import Block, Figure, Fold, Missing, Section, Table
 from prosmin.report.charts import reliability_chart
+from prosmin.report.commands import evaluate_command, unlabelled
 from prosmin.report.drawing import Words
 from prosmin.report.glossary import interval_of, number, percent, protocol
 from prosmin.report.runs import Run
@@ -46,9 +47,9 @@ def calibration_section(runs: Sequence[Run]) -> Section:
         if elsewhere:
             where = f", {run.name}" if len(runs) > 1 else ""
             blocks.append(Fold(title=f"After fine-tuning on other sets{where}", blocks=elsewhere))
-        if not here:
+        if not here and not unlabelled(run):
             what = f"{run.name} has no reliability diagram" if len(runs) > 1 else "No reliability diagram yet"
-            blocks.append(Missing(what=what, command=f"prosmin evaluate {run.quoted} --protocols linear"))
+            blocks.append(Missing(what=what, command=evaluate_command(run, "linear")))
     lead = (
         "Pictures are put into bins by the confidence of the answer. In each bin the bar is the share of "
         "right answers, the mark the mean confidence; a calibrated classifier has both on the diagonal. "

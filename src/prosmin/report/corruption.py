@@ -10,6 +10,7 @@ from prosmin.data.corruptions.names import COMMON
 from prosmin.report.axes import Axis, finite, round_axis, share_axis
 from prosmin.report.blocks import Block, Cell, Figure, Fold, Missing, Row, Section, Table
 from prosmin.report.charts import Curve, line_chart
+from prosmin.report.commands import evaluate_command, unlabelled
 from prosmin.report.drawing import Words, series
 from prosmin.report.glossary import METRICS, number, percent
 from prosmin.report.heatmaps import heat_chart
@@ -45,9 +46,9 @@ def corruption_section(runs: Sequence[Run]) -> Section:
         else:
             blocks.append(Fold(title=f"Every corruption, {run.name}", blocks=shades))
     for run in runs:
-        if "corruption" not in run.results:
+        if "corruption" not in run.results and not unlabelled(run):
             what = f"{run.name} has not seen corrupted pictures" if len(runs) > 1 else "No corrupted pictures yet"
-            blocks.append(Missing(what=what, command=f"prosmin evaluate {run.quoted} --protocols corruption"))
+            blocks.append(Missing(what=what, command=evaluate_command(run, "corruption")))
     lead = (
         "A linear probe, fitted on clean training pictures, answers for corrupted test pictures. A robust encoder "
         "errs little more; a trustworthy one is less sure where it errs, so its calibration error stays low."

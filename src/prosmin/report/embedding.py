@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from prosmin.report.album import Album, album_json, read_album, sheet_uri
 from prosmin.report.blocks import Atlas, Block, Cell, Key, Missing, Row, Section, Table
+from prosmin.report.commands import evaluate_command
 from prosmin.report.drawing import WIDTH, Words, svg
 from prosmin.report.glossary import apart, number, percent
 from prosmin.report.runs import Run
@@ -26,7 +27,7 @@ def map_section(runs: Sequence[Run]) -> Section:
             blocks.append(atlas(run, i, album, named=len(runs) > 1))
         else:
             what = f"{run.name} has no map of its pictures" if len(runs) > 1 else "No map of the pictures yet"
-            blocks.append(Missing(what=what, command=f"prosmin evaluate {run.quoted} --protocols pictures"))
+            blocks.append(Missing(what=what, command=evaluate_command(run, "pictures")))
     lead = (
         "Every point is a test picture; those with similar features lie together. Point at one to see it, select it "
         "for its nearest neighbours. Only who is near whom means something: distances between groups do not."

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from prosmin.report.blocks import Bar, Block, Card, Cards, Section
 from prosmin.report.columns import Column, columns
+from prosmin.report.commands import unlabelled
 from prosmin.report.glossary import CHANCE, Metric, best, metric
 from prosmin.report.results import missing
 from prosmin.report.runs import Run
@@ -17,11 +18,21 @@ HEADLINES = [
     ("ood", "auroc", "Out-of-distribution AUROC"),
     ("uncertainty", "r_auroc", "Wrong neighbours foreseen, R-AUROC"),
 ]
+WITHOUT_LABELS = [
+    ("uncertainty", "energy_skill", "Skill of the forecast against one constant scale"),
+    ("uncertainty", "spearman_blur", "Uncertainty rises with blur, rank correlation"),
+]
+"""What takes the place of right answers where there are no labels."""
+
+
+def headlines(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
+    """Protocol, metric and title of each number."""
+    return [*HEADLINES, *(WITHOUT_LABELS if any(map(unlabelled, runs)) else [])]
 
 
 def headline_section(runs: Sequence[Run]) -> Section:
     """The few numbers that say whether something was learned, beside the baselines."""
-    cards = [found for name, key, title in HEADLINES if (found := card(columns(runs, name), key, title))]
+    cards = [found for name, key, title in headlines(runs) if (found := card(columns(runs, name), key, title))]
     blocks: Sequence[Block] = [Cards(cards=cards)] if cards else missing(runs)
     lead = "Each number beside that of raw pixels and of the encoder before training. Arrows say what is better."
     return Section(id="headline", title="Headline numbers", lead=lead, blocks=blocks)
@@ -63,9 +74,10 @@ def compare(how: Metric, value: float, rival: float, name: str) -> str:
 
 def lead(runs: Sequence[Run]) -> str:
     """The whole page in a sentence: the first headline that was measured."""
-    for name, key, title in HEADLINES:
+    measured = any(run.results for run in runs)
+    for name, key, title in headlines(runs):
         found = card(columns(runs, name), key, title)
         if found:
             number = ", ".join(filter(None, [found.value, found.reading]))
             return f"{'Best ' if len(runs) > 1 else ''}{title}: {number}."
-    return "Nothing has been measured yet."
+    return "None of the headline numbers has been measured yet." if measured else "Nothing has been measured yet."

@@ -7,6 +7,7 @@ import numpy as np
 from prosmin.report.axes import unit_axis
 from prosmin.report.blocks import Block, Cell, Figure, Fold, Missing, Row, Section, Table
 from prosmin.report.charts import Curve, line_chart
+from prosmin.report.commands import evaluate_command
 from prosmin.report.drawing import Words, series
 from prosmin.report.glossary import apart, best, metric, number, percent
 from prosmin.report.glossary import score as score_name
@@ -26,7 +27,7 @@ def ood_section(runs: Sequence[Run]) -> Section:
                 if len(runs) > 1
                 else "No out-of-distribution scores yet"
             )
-            blocks.append(Missing(what=what, command=f"prosmin evaluate {run.quoted} --protocols ood"))
+            blocks.append(Missing(what=what, command=evaluate_command(run, "ood")))
             continue
         chosen = default_score(run)
         blocks += [

@@ -67,13 +67,19 @@ def render(runs: Sequence[Run]) -> str:
         grouped=grouped,
         title=", ".join(run.name for run in runs),
         lead=f"{sentence(runs[0]) if len(runs) == 1 else f'{len(runs)} runs side by side.'} {lead(runs)}",
-        notes=[f"{run.name}: {note}" for run in runs for note in run.notes],
+        notes=[f"{run.name}: {note}" for run in runs for note in (*run.notes, *_of_the_test(run))],
         sections=[section for build in SECTIONS if (section := build(runs)).blocks],
         command=" ".join(["prosmin report", *(run.quoted for run in runs)]),
         style=Markup(style),
         script=Markup(script),
         policy=policy,
     )
+
+
+def _of_the_test(run: Run) -> list[str]:
+    """What its results say of test pictures that are none, each sentence once."""
+    said = [run.part(name, "settings").get("test_pictures") for name in run.results]
+    return [f"{text}." for text in dict.fromkeys(said) if isinstance(text, str)]
 
 
 def _asset(name: str) -> str:

@@ -8,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 
 from prosmin.report.blocks import Block, Cell, Missing, Row, Section, Table
 from prosmin.report.columns import Column
+from prosmin.report.commands import evaluate_command, unlabelled
 from prosmin.report.glossary import best, metric, protocol
 from prosmin.report.intervals import size_of_test
 from prosmin.report.runs import Run
@@ -50,12 +51,10 @@ def _missing(runs: Sequence[Run]) -> list[Block]:
     found: list[Block] = []
     for run in runs:
         names = [name for name in ("lowshot", "semi", "transfer") if name not in run.results]
-        if names:
+        if names and not unlabelled(run):
             what = ", ".join(protocol(name).partition(":")[0].lower() for name in names)
             where = f" of {run.name}" if len(runs) > 1 else ""
-            others = " --transfer SPEC,..." if "transfer" in names else ""
-            command = f"prosmin evaluate {run.quoted} --protocols {','.join(names)}{others}"
-            found.append(Missing(what=f"Not measured yet{where}: {what}", command=command))
+            found.append(Missing(what=f"Not measured yet{where}: {what}", command=evaluate_command(run, *names)))
     return found
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 from prosmin.report.album import Album, read_album
 from prosmin.report.blocks import Block, Cell, Gallery, Missing, Picture, Row, Section, Table
+from prosmin.report.commands import evaluate_command
 from prosmin.report.glossary import apart
 from prosmin.report.runs import Arrays, Run
 
@@ -34,7 +35,7 @@ def pictures_section(runs: Sequence[Run]) -> Section:
         blocks += found
         if not found:
             what = f"{run.name} has no pictures" if len(runs) > 1 else "No pictures yet"
-            blocks.append(Missing(what=what, command=f"prosmin evaluate {run.quoted} --protocols uncertainty"))
+            blocks.append(Missing(what=what, command=evaluate_command(run, "uncertainty")))
     lead = "Select a picture to see it larger, with its name in full and the test pictures nearest to it."
     return Section(
         id="pictures",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from prosmin.report.blocks import Block, Cell, Fold, Missing, Row, Section, Table
 from prosmin.report.columns import columns
+from prosmin.report.commands import evaluate_command, labels_missing, needs_labels, unlabelled
 from prosmin.report.glossary import MAIN, PROTOCOLS, interval_of, parse, protocol, spread_of
 from prosmin.report.runs import Run
 from prosmin.report.tables import metrics_table
@@ -83,13 +84,13 @@ def _said(run: Run, name: str) -> dict[str, str]:
 
 
 def missing(runs: Sequence[Run]) -> list[Block]:
-    """The protocols of the page that a run has not been through, one command a run."""
+    """The protocols of the page that a run has not been through, one command a run; then what only labels can show."""
     found: list[Block] = []
     for run in runs:
         names = [name for name in EXPECTED if name not in run.results]
+        names = [name for name in names if not (needs_labels(name) and unlabelled(run))]
         if names:
             what = ", ".join(protocol(name) for name in names)
             where = f" of {run.name}" if len(runs) > 1 else ""
-            command = f"prosmin evaluate {run.quoted} --protocols {','.join(names)}"
-            found.append(Missing(what=f"Not measured yet{where}: {what}", command=command))
-    return found
+            found.append(Missing(what=f"Not measured yet{where}: {what}", command=evaluate_command(run, *names)))
+    return [*found, *labels_missing(runs)]

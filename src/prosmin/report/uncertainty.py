@@ -8,6 +8,7 @@ import numpy as np
 from prosmin.report.axes import share_axis, unit_axis
 from prosmin.report.blocks import Block, Cell, Figure, Missing, Row, Section, Table
 from prosmin.report.charts import Curve, line_chart
+from prosmin.report.commands import evaluate_command
 from prosmin.report.drawing import Words, series
 from prosmin.report.forecasts import forecast_blocks
 from prosmin.report.glossary import apart, number, percent
@@ -15,12 +16,18 @@ from prosmin.report.histograms import two_groups
 from prosmin.report.runs import Run
 
 COVERAGES = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+RISK = (
+    "Keep the pictures the encoder is surest of and leave out the rest: if the uncertainty means something, fewer kept "
+    "pictures means fewer errors."
+)
+WITHOUT_RISK = "Whether the forecast holds what it promises, and whether the uncertainty rises as pictures get worse."
 REFERENCES = {"optimal": "best possible order", "random": "random order"}
 
 
 def uncertainty_section(runs: Sequence[Run]) -> Section:
     """The risk-coverage curve of all runs, then a histogram a run."""
-    blocks: list[Block] = [figure for figure in [risk_figure(runs)] if figure]
+    risk = risk_figure(runs)
+    blocks: list[Block] = [risk] if risk else []
     for i, run in enumerate(runs):
         if "uncertainty" not in run.results and "uncertainty" not in run.arrays:
             what = (
@@ -28,15 +35,11 @@ def uncertainty_section(runs: Sequence[Run]) -> Section:
                 if len(runs) > 1
                 else "The uncertainty has not been measured yet"
             )
-            blocks.append(Missing(what=what, command=f"prosmin evaluate {run.quoted} --protocols uncertainty"))
+            blocks.append(Missing(what=what, command=evaluate_command(run, "uncertainty")))
         elif figure := split_figure(run, i, named=len(runs) > 1):
             blocks.append(figure)
     blocks += forecast_blocks(runs)
-    lead = (
-        "Keep the pictures the encoder is surest of and leave out the rest: if the uncertainty means "
-        "something, fewer kept pictures means fewer errors."
-    )
-    return Section(id="uncertainty", title="Uncertainty", lead=lead, blocks=blocks)
+    return Section(id="uncertainty", title="Uncertainty", lead=RISK if risk else WITHOUT_RISK, blocks=blocks)
 
 
 def risk_curve(run: Run) -> dict[str, np.ndarray]:
