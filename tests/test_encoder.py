@@ -320,8 +320,26 @@ class TestFolder:
         with pytest.raises(ProsminError, match=r"timm:NAME@.*x\.pth"):
             load(tmp_path / "x.pth")
         (tmp_path / "encoder.safetensors").write_bytes(b"")
-        with pytest.raises(ProsminError, match=r"holds no encoder\.json"):
+        with pytest.raises(ProsminError, match=r"holds no encoder\.json, the card of the encoder\.safetensors there"):
             load(tmp_path / "encoder.safetensors")
+
+    def test_a_folder_without_a_card_is_told_what_it_is(self, encoder, tmp_path):
+        """To train on is right for a run that was begun, and harmful in a folder of pictures."""
+        begun = tmp_path / "runs" / "begun"
+        begun.mkdir(parents=True)
+        (begun / "config.yaml").write_text("")
+        with pytest.raises(ProsminError, match=r"begun has not finished.*`prosmin pretrain --out .*begun` goes on"):
+            load(begun)
+        encoder.save(tmp_path / "runs" / "done")
+        (tmp_path / "runs" / "notes").mkdir()
+        with pytest.raises(ProsminError, match=r"runs is not a run folder.*one of them: .*runs/begun, .*runs/done\.$"):
+            load(tmp_path / "runs")
+        (tmp_path / "runs" / "notes" / "a.txt").write_text("")
+        with pytest.raises(
+            ProsminError, match=r"notes is not a run folder: it holds no encoder\.json\. Give"
+        ) as refusal:
+            load(tmp_path / "runs" / "notes")
+        assert "goes on" not in str(refusal.value)
 
     def test_an_encoder_of_timm_needs_its_file_no_longer(self, images, tmp_path):
         with torch.random.fork_rng():

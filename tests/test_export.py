@@ -429,9 +429,10 @@ class TestPlaces:
 
     def test_an_unfinished_run_is_told(self, tmp_path):
         (tmp_path / "run").mkdir()
-        with pytest.raises(ProsminError, match=r"no encoder.json. `prosmin pretrain"):
+        (tmp_path / "run" / "config.yaml").write_text("")
+        with pytest.raises(ProsminError, match=r"no encoder.json yet. `prosmin pretrain"):
             export(tmp_path / "run", tmp_path / "out", format="safetensors")
-        assert everything(tmp_path) == ["run"]
+        assert everything(tmp_path) == ["run", "run/config.yaml"]
 
 
 class TestAgreement:

@@ -6,6 +6,7 @@ the reference names the weights it was fitted with, so that it is never used wit
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -76,9 +77,7 @@ def read_card(folder: Path) -> dict[str, Any]:
     try:
         card = json.loads(file.read_text())
     except FileNotFoundError:
-        raise ProsminError(
-            f"{folder} holds no encoder.json. `prosmin pretrain --out {folder}` finishes a run and writes it."
-        ) from None
+        raise _no_card(folder) from None
     except (OSError, ValueError) as error:
         raise ProsminError(f"{file} cannot be read: {error}.") from None
     if not isinstance(card, dict) or "hash" not in card or not ("config" in card or "encoder" in card):
@@ -88,6 +87,32 @@ def read_card(folder: Path) -> dict[str, Any]:
             f"{file} is of format {card['format']}; this prosmin reads up to {FORMAT}. Install a newer one."
         )
     return card
+
+
+def _no_card(folder: Path) -> ProsminError:
+    """What a folder without a card is: to go on training is right in one case and harmful in the others."""
+    if (folder / "config.yaml").is_file():
+        return ProsminError(
+            f"The run in {folder} has not finished: it holds no {CARD} yet. `prosmin pretrain --out {folder}` goes on."
+        )
+    if (folder / WEIGHTS).exists():
+        return ProsminError(f"{folder} holds no {CARD}, the card of the {WEIGHTS} there. Copy both again.")
+    runs = _runs_below(folder)
+    if runs:
+        shown = ", ".join(runs[:10]) + (", ..." if len(runs) > 10 else "")
+        return ProsminError(f"{folder} is not a run folder, but holds some. Give one of them: {shown}.")
+    return ProsminError(
+        f"{folder} is not a run folder: it holds no {CARD}. Give the folder that `prosmin pretrain --out` or "
+        "Encoder.save wrote."
+    )
+
+
+def _runs_below(folder: Path) -> list[str]:
+    try:
+        inside = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir())
+    except OSError:
+        return []
+    return [path for path in inside if any((Path(path) / name).is_file() for name in (CARD, "config.yaml"))]
 
 
 def fill(method: nn.Module, folder: Path, card: dict[str, Any]) -> nn.Module:
