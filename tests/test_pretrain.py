@@ -127,6 +127,24 @@ def test_another_configuration_is_refused_with_the_difference(undisturbed, tiny)
         pretrain(tiny(optimizer__lr="0.5"), undisturbed)
 
 
+def test_a_folder_of_other_files_is_left_alone(tmp_path, tiny):
+    (tmp_path / "a.jpg").write_bytes(b"mine")
+    with pytest.raises(ProsminError, match=r"is no run folder and not empty: it holds a\.jpg\. Give a new or empty"):
+        pretrain(tiny(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jpg"]
+    (tmp_path / "a.jpg").unlink()
+    (tmp_path / "checkpoints" / "step-00000002").mkdir(parents=True)
+    with pytest.raises(ProsminError, match=r"holds checkpoints but no config\.yaml"):
+        pretrain(tiny(), tmp_path)
+
+
+def test_a_folder_that_was_made_for_the_run_is_taken(tmp_path, tiny):
+    (tmp_path / ".gitkeep").write_text("")
+    (tmp_path / "slurm-17.out").write_text("")
+    pretrain(tiny(training__max_steps="1"), tmp_path)
+    assert (tmp_path / "encoder.json").is_file()
+
+
 def test_too_few_pictures_are_refused(tmp_path, tiny):
     with pytest.raises(ProsminError, match=r"fewer than training\.batch_size 99999"):
         pretrain(tiny(training__batch_size="99999"), tmp_path / "run")

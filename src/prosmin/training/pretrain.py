@@ -35,6 +35,7 @@ FEW_STEPS = 200
 def pretrain(config: Config, out: Path) -> Path:
     """Train a run in the folder `out`, or continue the one there; the folder comes back when it has finished."""
     run = RunFolder(out)
+    run.refuse_other_files()
     fabric = make_fabric(config, out)
     check_shares(config.training, processes=fabric.world_size)
     try:

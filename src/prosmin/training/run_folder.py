@@ -11,6 +11,9 @@ from prosmin.config import Config
 from prosmin.errors import ProsminError
 from prosmin.files import write_text
 
+_LOGS = (".log", ".out", ".err")
+"""Endings of files into which a shell or SLURM may write what the run says."""
+
 
 class RunFolder:
     """Names and files of one run. Opening it for training takes a lock that ends with the process."""
@@ -49,9 +52,28 @@ class RunFolder:
         if not self.config_file.is_file():
             raise ProsminError(
                 f"{self.path} is not a run folder: it holds no config.yaml. "
-                f"`prosmin pretrain --out {self.path}` makes one."
+                "Give the folder that `prosmin pretrain --out` wrote."
             )
         return configs.build(configs.read_yaml(self.config_file))
+
+    def refuse_other_files(self) -> None:
+        """An error where the folder is somebody's, not a run's: what a launcher writes beside a run may be there."""
+        if self.config_file.exists() or not self.path.is_dir():
+            return
+        try:
+            names = sorted(name for name in os.listdir(self.path) if not name.startswith("."))
+        except OSError:  # who may not list it cannot use it: `open` says so
+            return
+        if any(self.path.glob("checkpoints/step-*")):
+            raise ProsminError(
+                f"{self.path} holds checkpoints but no config.yaml. "
+                "Put the file back, or give another folder with --out."
+            )
+        if others := [name for name in names if not name.endswith(_LOGS)]:
+            shown = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
+            raise ProsminError(
+                f"{self.path} is no run folder and not empty: it holds {shown}. Give a new or empty folder with --out."
+            )
 
     def open(self, config: Config) -> None:
         """Make the folder, or check that the one there was started with the same configuration; take the lock."""
@@ -70,11 +92,6 @@ class RunFolder:
                     f"{self.path} holds a run of another configuration (there -> asked for):\n  {shown}\n"
                     "Give another folder with --out, or leave the options out to continue that run."
                 )
-        elif any(self.path.glob("checkpoints/step-*")):
-            raise ProsminError(
-                f"{self.path} holds checkpoints but no config.yaml. "
-                "Put the file back, or give another folder with --out."
-            )
         else:
             write_text(self.config_file, configs.to_yaml(config))
 
