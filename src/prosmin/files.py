@@ -1,12 +1,18 @@
 """Writing files so that a reader, or the next start, never meets half of one."""
 
+import errno
 import hashlib
 import os
+import pwd
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from prosmin.errors import ProsminError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 
 @contextmanager
@@ -20,13 +26,36 @@ def writing(path: Path) -> Iterator[Path]:
         beside.replace(path)
         flush(path.parent)
     except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise ProsminError(
-            f"{path} cannot be written: {error.strerror or error}. Free some space or choose another folder."
-        ) from error
+        with suppress(OSError):  # where nothing can be written there may be nothing to remove either
+            beside.unlink(missing_ok=True)
+        raise ProsminError(f"{path} cannot be written: {error.strerror or error}. {advice(error, path)}") from error
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def advice(error: Exception, path: Path) -> str:
+    """What helps where `path` could not be written: room, permission, or another place."""
+    number = getattr(error, "errno", None)
+    if number is None and (told := re.search(r"os error (\d+)", str(error))):  # as safetensors tells of it
+        number = int(told[1])
+    if number in _FULL:
+        return "Free some space or choose another folder."
+    if number not in _FORBIDDEN:
+        return "Choose another folder."
+    place = next((parent for parent in path.absolute().parents if parent.exists()), path)
+    owner, user = place.stat().st_uid, os.geteuid()
+    if owner == user:
+        return f"{place} is yours but closed for writing: open it, or choose another folder."
+    whose = f"{place} belongs to {_user(owner)} and you are {_user(user)}"
+    return f"{whose}: have it opened for you, or choose another folder."
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:  # a number without a name, as in many containers
+        return f"user {number}"
 
 
 def write_text(path: Path, text: str) -> None:

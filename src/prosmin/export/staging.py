@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from prosmin.errors import ProsminError
-from prosmin.files import flush
+from prosmin.files import advice, flush
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def staged(out: Path, *, folder: Path) -> Iterator[Path]:
         flush(folder)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ProsminError(f"{out} cannot be written: {reason}. Free some space or choose another folder.") from error
+        raise ProsminError(f"{out} cannot be written: {reason}. {advice(error, out)}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
         for parent in new:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prosmin.errors import ProsminError
-from prosmin.files import file_hash, flush
+from prosmin.files import advice, file_hash, flush
 
 _NAME = re.compile(r"step-(\d{8})")
 _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -70,7 +70,7 @@ def save(
             else "there is no earlier checkpoint"
         )
         raise ProsminError(
-            f"The checkpoint of step {step} cannot be written to {folder}: {error}; {kept}. Free some space first."
+            f"The checkpoint of step {step} cannot be written to {folder}: {error}; {kept}. {advice(error, final)}"
         ) from error
     for name in newest_names(folder)[keep:]:
         if name != best(folder)[0]:
