@@ -122,7 +122,7 @@ def subcommands() -> dict[str, set[str]]:
 def parsed(words: list[str]) -> tuple[SimpleNamespace, dict[str, str]]:
     """What the command line says, or an error."""
     options, rest = cli._parser().parse_known_args(words)
-    return options, cli._fields(rest, allowed=options.takes_fields, command=options.command)
+    return options, cli._fields(rest, options.parser)
 
 
 def resolved(options: SimpleNamespace, given: dict[str, str]) -> configs.Config:

@@ -49,6 +49,26 @@ class TestSpecs:
         with pytest.raises(UsageError, match=r"folder:PATH.*parquet:PATH.*torchvision:NAME@ROOT.*hf:NAME"):
             open_source(spec)
 
+    @pytest.mark.parametrize(
+        ("spec", "meant"),
+        [
+            ("fodler:a/b@c", "folder:a/b@c"),
+            ("Parquet:x", "parquet:x"),
+            ("torchvison:CIFAR10@data", "torchvision:CIFAR10@data"),
+            ("photo@test", "photos@test"),
+            ("photos:train", "photos@train"),
+            ("PHOTOS", "photos"),
+        ],
+    )
+    def test_a_slip_of_the_hand_is_guessed(self, spec, meant):
+        with pytest.raises(UsageError, match=re.escape(f"{spec!r} names no source. Did you mean {meant}? Allowed")):
+            open_source(spec)
+
+    @pytest.mark.parametrize("spec", ["", "ftp:x", "folder", "C:\\pictures"])
+    def test_what_is_far_from_everything_is_not(self, spec):
+        with pytest.raises(UsageError, match=r"names no source\. Allowed"):
+            open_source(spec)
+
     def test_path_without_scheme_is_guessed(self, tmp_path):
         with pytest.raises(UsageError, match=re.escape(f"Did you mean folder:{tmp_path}?")):
             open_source(str(tmp_path))

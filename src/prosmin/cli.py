@@ -3,17 +3,19 @@
 import argparse
 import dataclasses
 import os
+import re
 import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from prosmin import __version__
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.options import Options, flag, read_options
+from prosmin.meant import closest, did_you_mean, meant_option
 
 # Modules that need torch, and that is nearly all, are imported by the command that needs them: `prosmin --help` does
 # not wait for it, and `prosmin doctor` can say that it is broken.
@@ -26,6 +28,11 @@ class Parser(argparse.ArgumentParser):
     """argparse, with our kind of error, and the fields in the help of a command that takes them."""
 
     takes_fields = False
+    commands: Collection[str] = ()
+
+    def flags(self) -> list[str]:
+        """The options it knows, such as --out."""
+        return [flag for flag in self._option_string_actions if flag.startswith("--")]
 
     def format_help(self) -> str:
         """The fields are looked up when somebody asks for them."""
@@ -34,7 +41,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Wrong use ends with status 2 and one sentence."""
-        raise UsageError(f"{message[0].upper()}{message[1:]}. `{self.prog} --help` lists what there is.")
+        unknown = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
+        hint = did_you_mean(closest(unknown[1], self.commands)) if unknown else ""
+        raise UsageError(f"{message[0].upper()}{message[1:]}.{hint} `{self.prog} --help` lists what there is.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options, rest = _parser().parse_known_args(arguments)
         options.line = shlex.join(["prosmin", *arguments])
-        fields = _fields(rest, allowed=options.takes_fields, command=options.command)
+        fields = _fields(rest, options.parser)
         options.run(options, fields)
     except ProsminError as error:
         if debug:
@@ -93,7 +102,7 @@ def _parser() -> Parser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        sub.set_defaults(run=run, takes_fields=takes_fields)
+        sub.set_defaults(run=run, parser=sub)
         sub.takes_fields = takes_fields
         return sub
 
@@ -212,6 +221,7 @@ def _parser() -> Parser:
 
     command("recipes", _recipes, "list the recipes with their headers")
     command("doctor", _doctor, "is everything here that a run needs, and does it work")
+    parser.commands = commands.choices
     return parser
 
 
@@ -226,15 +236,16 @@ def _field_help() -> str:
     return "\n".join([heading, *rows])
 
 
-def _fields(rest: list[str], *, allowed: bool, command: str) -> dict[str, str]:
+def _fields(rest: list[str], parser: Parser) -> dict[str, str]:
     """What argparse did not know: --group.field VALUE or --group.field=VALUE."""
     fields: dict[str, str] = {}
     words = iter(rest)
     for word in words:
         name, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or not allowed:
+        if not word.startswith("--") or "." not in name or not parser.takes_fields:
+            hint = _meant_option(name.lstrip("-"), parser) if word.startswith("-") else ""
             raise UsageError(
-                f"`prosmin {command}` does not take {word!r}. `prosmin {command} --help` lists what there is."
+                f"`{parser.prog}` does not take {word!r}.{hint} `{parser.prog} --help` lists what there is."
             )
         if not equals:
             value = next(words, "--")
@@ -242,6 +253,15 @@ def _fields(rest: list[str], *, allowed: bool, command: str) -> dict[str, str]:
                 raise UsageError(f"--{name} needs a value: --{name} VALUE.")
         fields[name] = value
     return fields
+
+
+def _meant_option(name: str, parser: Parser) -> str:
+    if not parser.takes_fields:
+        return meant_option(name, flags=parser.flags(), fields=())
+    from prosmin import config as configs
+
+    fields = [field for method in configs.METHOD_GROUPS for field, _, _ in configs.describe(method)]
+    return meant_option(name, flags=parser.flags(), fields=fields)
 
 
 def _demo(options: argparse.Namespace, fields: dict[str, str]) -> None:

@@ -1,7 +1,6 @@
 """The tree of one run, built from and turned into plain dictionaries."""
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ from prosmin.config.groups import (
 )
 from prosmin.config.methods import METHOD_GROUPS, ProsminLoss
 from prosmin.errors import UsageError
+from prosmin.meant import closest, did_you_mean
 
 Tree = dict[str, Any]
 
@@ -100,9 +100,7 @@ def _build_group(group: str, cls: type, values: Any, method: str = "") -> Any:
 def suggest(name: str, known: typing.Iterable[str]) -> str:
     """What may have been meant, and what there is."""
     known = list(known)
-    close = difflib.get_close_matches(str(name), known, n=1)
-    hint = f" Did you mean {close[0]}?" if close else ""
-    return f"{hint} There are: {', '.join(known)}."
+    return f"{did_you_mean(closest(str(name), known))} There are: {', '.join(known)}."
 
 
 def _convert(name: str, value: Any, hint: Any) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from prosmin.data import folder, huggingface, parquet, photos, splits, torchvision_sets, webdataset
 from prosmin.errors import UsageError
+from prosmin.meant import closest, did_you_mean
 
 
 class Source(Protocol):
@@ -86,10 +87,18 @@ def parse(spec: str) -> tuple[str, str]:
     scheme, colon, rest = spec.partition(":")
     if colon and scheme in SOURCES and scheme != "photos":
         return scheme, rest
-    meant = ""
+    raise UsageError(f"The data {spec!r} names no source.{_meant(spec)} Allowed: {FORMS}.")
+
+
+def _meant(spec: str) -> str:
+    """What may have been meant: a path without its scheme, or a scheme with a slip of the hand."""
     path = Path(spec).expanduser()
     if spec and path.is_dir():
-        meant = f" Did you mean folder:{spec}?"
-    elif spec and path.is_file():
-        meant = f" Did you mean parquet:{spec}?" if path.suffix == ".parquet" else " A single file is no source."
-    raise UsageError(f"The data {spec!r} names no source.{meant} Allowed: {FORMS}.")
+        return did_you_mean(f"folder:{spec}")
+    if spec and path.is_file():
+        return did_you_mean(f"parquet:{spec}") if path.suffix == ".parquet" else " A single file is no source."
+    scheme, sign, rest = spec.partition(":") if ":" in spec else spec.partition("@")
+    close = closest(scheme.lower(), SOURCES)
+    if close == "photos":
+        return did_you_mean(f"photos@{rest}" if rest else "photos")
+    return did_you_mean(f"{close}:{rest}" if close and sign == ":" else None)
