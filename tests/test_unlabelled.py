@@ -130,6 +130,15 @@ class TestTenth:
         more = tenth_by_name([*keys, *(f"new {i}.jpg" for i in range(30))], spec="x")[:300]
         assert (more & chosen).sum() >= 25  # 30 of 300 before; about a tenth of them gives way to new ones
 
+    def test_a_place_may_be_written_otherwise(self, root, monkeypatch):
+        monkeypatch.chdir(root)
+        own = f"folder:{root}/mine"
+        for spec in ("folder:mine", "folder:./mine/", own):
+            assert named_sets(spec, None, None, learned_from=own).learned
+            assert named_sets(own, spec, None, learned_from=own).note.startswith("--data and --test both name")
+        assert not named_sets("folder:strange", None, None, learned_from=own).learned
+        assert named_sets(own, "folder:strange", None, learned_from=own).note is None
+
     def test_splits_come_first(self, tmp_path):
         for split in ("train", "test"):
             save_patches(tmp_path / "split" / split, skimage.data.coffee(), 2)

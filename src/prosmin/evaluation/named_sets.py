@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ class NamedSets:
                 f"{train} has no test split: a tenth of it ({LEAST} to {MOST} pictures, fixed by their names) takes "
                 f"its place{seen if self.learned else ''}"
             )
-        if train == self.specs["test"]:
+        if same_pictures(train, self.specs["test"]):
             return f"--data and --test both name {train}: what is measured is no test, every picture is found in train"
         return None
 
@@ -65,8 +66,20 @@ def named_sets(data: str, test: str | None, ood: Sequence[str] | None, *, learne
     try:
         found = {part: split_spec(data, part) for part in ("train", "test")}
     except UsageError:  # a SPEC that names nothing at all is refused where it is opened, by a better sentence
-        return NamedSets(specs={"train": data, "test": data} | outside, own_tenth=True, learned=data == learned_from)
+        return NamedSets(
+            specs={"train": data, "test": data} | outside, own_tenth=True, learned=same_pictures(data, learned_from)
+        )
     return NamedSets(specs=found | outside)
+
+
+def same_pictures(first: str, second: str) -> bool:
+    """Whether two SPECs name one place, however its path is written."""
+    (scheme, _, path), (other, _, place) = first.partition(":"), second.partition(":")
+    return first == second or (scheme == other and bool(path and place) and _resolved(path) == _resolved(place))
+
+
+def _resolved(path: str) -> Path:
+    return Path(path).expanduser().resolve()
 
 
 def tenth_of(spec: str) -> str:
