@@ -16,6 +16,7 @@ from fake_run import fake_run
 from prosmin import config as configs
 from prosmin.cli import main
 from prosmin.errors import ProsminError
+from prosmin.evaluation import suite
 from prosmin.evaluation.named_sets import data_arguments, named_sets, tenth_by_name
 from prosmin.report.commands import evaluate_command, labels_missing, unlabelled
 from prosmin.report.runs import read_run
@@ -130,6 +131,12 @@ class TestTenth:
         more = tenth_by_name([*keys, *(f"new {i}.jpg" for i in range(30))], spec="x")[:300]
         assert (more & chosen).sum() >= 25  # 30 of 300 before; about a tenth of them gives way to new ones
 
+    def test_train_is_the_rest(self, root):
+        own = f"folder:{root}/mine"
+        sets = suite._load(named_sets(own, None, None, learned_from=own))
+        train, test = (set(sets[part].keys) for part in ("train", "test"))
+        assert (len(train), len(test), len(train | test)) == (30, 10, 40)
+
     def test_a_place_may_be_written_otherwise(self, root, monkeypatch):
         monkeypatch.chdir(root)
         own = f"folder:{root}/mine"
@@ -191,3 +198,20 @@ class TestReport:
         assert not unlabelled(run)
         on = "--data photos@train --test photos@test"
         assert evaluate_command(run, "linear") == f"prosmin evaluate {tmp_path}/run --protocols linear {on}"
+
+    def test_what_needs_labels_is_asked_for_on_labelled_pictures(self, tmp_path):
+        folder = fake_run(tmp_path / "run")
+        path = folder / "results/corruption.json"  # the first of the results by name
+        blind = {"settings": {"without_labels": "x has no labels"}, "data": {"train": "x", "test": "a tenth of x"}}
+        path.write_text(json.dumps(json.loads(path.read_text()) | blind))
+        run = read_run(folder, "run")
+        assert evaluate_command(run, "linear").endswith("--data photos@train --test photos@test")
+        assert evaluate_command(run, "pictures").endswith("--protocols pictures --data x")
+
+    def test_beside_a_labelled_run(self, root, said, tmp_path):
+        fake_run(tmp_path / "other")
+        assert main(["report", str(root / "run"), str(tmp_path / "other"), "--out", str(tmp_path / "page.html")]) == 0
+        page = (tmp_path / "page.html").read_text()
+        assert page.count("Needs labels (run): kNN") == 1
+        assert "run has no reliability diagram" not in page
+        assert "Risk against coverage" in page

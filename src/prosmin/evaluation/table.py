@@ -26,9 +26,9 @@ COLUMNS = (
 WITHOUT_LABELS = (
     ("coverage of 90 % intervals %", "uncertainty", "coverage_90", True),
     ("energy skill", "uncertainty", "energy_skill", False),
-    ("rank correlation: crop", "uncertainty", "spearman_crop", False),
-    ("blur", "uncertainty", "spearman_blur", False),
-    ("noise", "uncertainty", "spearman_noise", False),
+    ("Spearman crop", "uncertainty", "spearman_crop", False),
+    ("Spearman blur", "uncertainty", "spearman_blur", False),
+    ("Spearman noise", "uncertainty", "spearman_noise", False),
 )
 """What is left to print of the uncertainty where nothing was judged by labels."""
 WIDE = 7  # columns beside each other; the rest go into a second table
