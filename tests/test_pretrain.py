@@ -128,11 +128,15 @@ def test_another_configuration_is_refused_with_the_difference(undisturbed, tiny)
 
 
 def test_a_folder_of_other_files_is_left_alone(tmp_path, tiny):
-    (tmp_path / "a.jpg").write_bytes(b"mine")
-    with pytest.raises(ProsminError, match=r"is no run folder and not empty: it holds a\.jpg\. Give a new or empty"):
+    for i in range(7):
+        (tmp_path / f"{i}.jpg").write_bytes(b"mine")
+    before = sorted(tmp_path.iterdir())
+    shown = r"0\.jpg, 1\.jpg, 2\.jpg, 3\.jpg, 4\.jpg and 2 more\. Give a new or empty folder"
+    with pytest.raises(ProsminError, match=rf"is no run folder and not empty: it holds {shown}"):
         pretrain(tiny(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.jpg"]
-    (tmp_path / "a.jpg").unlink()
+    assert sorted(tmp_path.iterdir()) == before
+    for path in before:
+        path.unlink()
     (tmp_path / "checkpoints" / "step-00000002").mkdir(parents=True)
     with pytest.raises(ProsminError, match=r"holds checkpoints but no config\.yaml"):
         pretrain(tiny(), tmp_path)

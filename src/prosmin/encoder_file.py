@@ -99,7 +99,7 @@ def _no_card(folder: Path) -> ProsminError:
         return ProsminError(f"{folder} holds no {CARD}, the card of the {WEIGHTS} there. Copy both again.")
     runs = _runs_below(folder)
     if runs:
-        shown = ", ".join(runs[:10]) + (", ..." if len(runs) > 10 else "")
+        shown = ", ".join(runs[:10]) + (f" and {len(runs) - 10} more" if len(runs) > 10 else "")
         return ProsminError(f"{folder} is not a run folder, but holds some. Give one of them: {shown}.")
     return ProsminError(
         f"{folder} is not a run folder: it holds no {CARD}. Give the folder that `prosmin pretrain --out` or "

@@ -70,7 +70,7 @@ class RunFolder:
                 "Put the file back, or give another folder with --out."
             )
         if others := [name for name in names if not name.endswith(_LOGS)]:
-            shown = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
+            shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
             raise ProsminError(
                 f"{self.path} is no run folder and not empty: it holds {shown}. Give a new or empty folder with --out."
             )
