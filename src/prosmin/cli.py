@@ -124,7 +124,7 @@ def _parser() -> Parser:
     judge.add_argument("run_folder", metavar="RUN", help=ENCODER)
     judge.add_argument("--protocols", metavar="NAME,...", help="which to run (default: the quick ones)")
     judge.add_argument("--suite", metavar="NAME", help="paper: all tasks of the paper that the data given allow")
-    judge.add_argument("--data", metavar="SPEC", help="pictures, labelled if it is to judge (default: those of the run)")
+    judge.add_argument("--data", metavar="SPEC", help="pictures, labelled for most protocols (default: the run's)")
     judge.add_argument("--test", metavar="SPEC", help="labelled test pictures, where --data has no split named test")
     judge.add_argument("--ood", metavar="SPEC,...", help="out-of-distribution pictures")
     judge.add_argument(
