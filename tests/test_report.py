@@ -25,7 +25,7 @@ from prosmin.report.ood import raw, roc
 from prosmin.report.pictures import data_uri
 from prosmin.report.runs import Run, distinct_names, read_run
 from prosmin.report.summary import seconds
-from prosmin.report.uncertainty import references
+from prosmin.report.uncertainty import references, split_figure, wrong_way
 
 SECTIONS = [
     "headline", "run", "training", "results", "paper", "calibration", "ood", "corruption", "uncertainty", "map",
@@ -417,3 +417,18 @@ def test_report_of_ten_thousand_pictures_is_small(tmp_path):
 
 def test_fake_run_is_what_the_tests_say(whole):
     assert read_run(whole, "demo").log[-1]["step"] == STEPS
+
+
+def test_the_histogram_of_outcomes_tells_the_auroc_of_what_it_shows(tmp_path):
+    run = read_run(fake_run(tmp_path / "run"), "run")
+    arrays = run.arrays["uncertainty"]
+    told = roc_auc_score(~np.asarray(arrays["correct"]).astype(bool), arrays["uncertainty"])
+    assert f"AUROC {number(told)}: " in split_figure(run, 0, named=False).reading
+
+
+def test_an_uncertainty_that_points_the_wrong_way_is_said_to(tmp_path):
+    run = read_run(fake_run(tmp_path / "run"), "run")
+    assert wrong_way(run, named=False) == ""
+    run.results["uncertainty"]["metrics"] |= {"spearman_noise": -0.8, "spearman_blur": -0.1}
+    assert wrong_way(run, named=False).startswith("It points the wrong way for noise: the worse the picture")
+    assert wrong_way(run, named=True).startswith("run: it points")

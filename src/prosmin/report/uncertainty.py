@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
+from prosmin.evaluation.ranking import auroc
 from prosmin.report.axes import share_axis, unit_axis
 from prosmin.report.blocks import Block, Cell, Figure, Missing, Row, Section, Table
 from prosmin.report.charts import Curve, line_chart
 from prosmin.report.commands import evaluate_command
 from prosmin.report.drawing import Words, series
-from prosmin.report.forecasts import forecast_blocks
+from prosmin.report.forecasts import KINDS, forecast_blocks
 from prosmin.report.glossary import apart, number, percent
 from prosmin.report.histograms import two_groups
 from prosmin.report.runs import Run
@@ -21,6 +23,7 @@ RISK = (
     "pictures means fewer errors."
 )
 WITHOUT_RISK = "Whether the forecast holds what it promises, and whether the uncertainty rises as pictures get worse."
+WRONG = -0.3  # a rank correlation below it is no accident of a few hundred pictures
 REFERENCES = {"optimal": "best possible order", "random": "random order"}
 
 
@@ -39,7 +42,22 @@ def uncertainty_section(runs: Sequence[Run]) -> Section:
         elif figure := split_figure(run, i, named=len(runs) > 1):
             blocks.append(figure)
     blocks += forecast_blocks(runs)
-    return Section(id="uncertainty", title="Uncertainty", lead=RISK if risk else WITHOUT_RISK, blocks=blocks)
+    warnings = [wrong_way(run, named=len(runs) > 1) for run in runs]
+    lead = " ".join(filter(None, [RISK if risk else WITHOUT_RISK, *warnings]))
+    return Section(id="uncertainty", title="Uncertainty", lead=lead, blocks=blocks)
+
+
+def wrong_way(run: Run, *, named: bool) -> str:
+    """A sentence where the uncertainty clearly falls as pictures get worse; empty elsewhere."""
+    found = run.metrics("uncertainty")
+    kinds = [title for kind, (title, _) in KINDS.items() if found.get(f"spearman_{kind}", 0.0) < WRONG]
+    if not kinds:
+        return ""
+    return (
+        f"{f'{run.name}: it' if named else 'It'} points the wrong way for {' and '.join(kinds)}: the worse the "
+        "picture, the surer the encoder. Do not sort by it where such pictures may come; the out-of-distribution score "
+        "is for them."
+    )
 
 
 def risk_curve(run: Run) -> dict[str, np.ndarray]:
@@ -126,10 +144,12 @@ def split_figure(run: Run, i: int, *, named: bool) -> Figure | None:
     if values.shape != right.shape or not (right.any() and (~right).any()):
         return None
     title = "Uncertainty by outcome" + (f", {run.name}" if named else "")
-    auroc = run.metrics("uncertainty").get("r_auroc")
-    said = f"R-AUROC {number(auroc)}: " if auroc is not None else ""
+    told = auroc(torch.from_numpy(values[right]), torch.from_numpy(values[~right]))
     middle = apart([float(np.median(values[right])), float(np.median(values[~right]))])
-    said += f"median {middle[0]} where the nearest neighbour is right, {middle[1]} where it is wrong."
+    said = (
+        f"AUROC {number(told)}: median {middle[0]} where the nearest training picture has the right label, {middle[1]} "
+        "where it has not. R-AUROC asks the same of the nearest test picture."
+    )
     words = Words(id=f"split-{i}", title=title, desc=said, x="uncertainty", y="share of pictures")
     chart, table = two_groups(
         words, [("right neighbour", values[right], "s0"), ("wrong neighbour", values[~right], "s1")]
