@@ -88,7 +88,7 @@ def test_held_inputs_and_draws_train_the_same_model(rerun, name):
 
 
 def test_other_shapes_are_recorded_anew(rerun):
-    config = tiny_method("prosmin")
+    config = tiny_method("prosmin", compute__accelerator="cpu")
     fabric = make_fabric(config, Path())
     model, optimizer = prepare(fabric, config, build(config))
     take = RecordedStepper(fabric, config, model, optimizer, epoch_of=float)
@@ -133,6 +133,7 @@ def test_a_fused_optimizer_hears_through_fabric_that_a_gradient_is_unusable():
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("kind", [Stepper, RecordedStepper])
 @pytest.mark.parametrize("name", METHODS)
 def test_steps_do_not_wait_for_a_gpu(name, kind):
