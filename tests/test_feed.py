@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from prosmin.data import feed as module
-from prosmin.data.feed import MemoryFeed, StreamFeed, lay, open_feed, padded
+from prosmin.data.feed import MemoryFeed, StreamFeed, clear_around, lay, open_feed, padded
 from prosmin.data.pictures import load_pictures
 from prosmin.errors import ProsminError
 
@@ -285,7 +285,7 @@ def test_pages_of_an_earlier_size_are_used_and_outgrown(damaged, monkeypatch):
 
 def test_lay_covers_what_was_there():
     page = np.full((4, 5, 3), 9, dtype=np.uint8)
-    lay(page, np.full((2, 3, 3), 1, dtype=np.uint8))
+    lay(page, np.full((2, 3, 3), 1, dtype=np.uint8), clear=True)
     assert page.sum() == 2 * 3 * 3
     assert page[:2, :3].min() == 1
 
@@ -328,3 +328,12 @@ def test_bytes_and_tensors_may_mix():
 
     (batch,) = stream_of(Mixed()).batches([torch.arange(N)])
     assert batch.images[:, 0, 0, 0].tolist() == list(range(N))
+
+
+def test_what_lies_around_a_picture_is_cleared():
+    images = torch.full((3, 3, 4, 6), 7, dtype=torch.uint8)
+    sizes = torch.tensor([[4, 6], [2, 6], [3, 1]])
+    cleared = clear_around(images.clone(), sizes)
+    for before, after, (height, width) in zip(images, cleared, sizes.tolist(), strict=True):
+        assert torch.equal(after[:, :height, :width], before[:, :height, :width])
+        assert int(after.sum()) == 7 * 3 * height * width

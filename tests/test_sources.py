@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from prosmin.data.folder import read_file
 from prosmin.data.pictures import load_pictures, pack
 from prosmin.data.sources import open_source, split_spec
 from prosmin.data.webdataset import expand
@@ -154,6 +155,16 @@ class TestFolder:
         with pytest.raises(UsageError, match="names no folder"):
             open_source("folder:")
 
+    def test_a_file_comes_whole_however_it_is_handed_out(self, tmp_path, monkeypatch):
+        content = bytes(range(256)) * 40
+        (tmp_path / "1.png").write_bytes(content)
+        (tmp_path / "2.png").write_bytes(b"")
+        source = open_source(f"folder:{tmp_path}")
+        assert [source.read(0), source.read(1)] == [content, b""]
+        real = os.read
+        monkeypatch.setattr(os, "read", lambda file, count: real(file, min(count, 999)))
+        assert source.read(0) == content
+
     def test_unreadable_folder_is_named(self, tmp_path):
         write(tmp_path / "locked/1.png")
         (tmp_path / "locked").chmod(0)
@@ -226,12 +237,12 @@ class TestBadPictures:
         for i in range(2):
             write(tmp_path / f"{i}.png", number=i)
 
-        def refuse(path, mode):
-            if path.name == "0.png":
+        def refuse(path):
+            if path.endswith("0.png"):
                 raise PermissionError(13, "Permission denied")
-            return path.open(mode)
+            return read_file(path)
 
-        monkeypatch.setattr("prosmin.data.folder.open", refuse, raising=False)
+        monkeypatch.setattr("prosmin.data.folder.read_file", refuse)
         pictures = load_pictures(f"folder:{tmp_path}", max_bad=0.5)
         assert pictures.bad == ("0.png: Permission denied",)
         assert reds(pictures) == [1]

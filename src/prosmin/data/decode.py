@@ -49,9 +49,12 @@ class Header(NamedTuple):
 
 def decode(data: bytes) -> Tensor:
     """The picture in `data`. Raises PictureError."""
+    return _decode(data, read_header(data))
+
+
+def _decode(data: bytes, header: Header) -> Tensor:
     if not data:
         raise PictureError("the file is empty")
-    header = read_header(data)
     _check_pixels(header.height, header.width)
     operator = _operator("decode_image") if header.plain else None
     if operator is not None:
@@ -70,7 +73,7 @@ def decode_bounded(data: bytes) -> Tensor:
         size = bounded_size(header.height, header.width)
         if max(header.height, header.width) >= 2 * max(size):
             return bounded(_decode_with_pillow(data, draft=True))
-    return bounded(decode(data))
+    return bounded(_decode(data, header))
 
 
 def bounded(picture: Tensor) -> Tensor:

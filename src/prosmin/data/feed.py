@@ -225,16 +225,17 @@ class StreamFeed:
             def lay_again(start: int) -> None:
                 for i in range(start, min(start + step, len(found))):
                     (height, width), rest = found[i].size, found[i].rest
-                    lay(pages[i], small[i, :height, :width] if rest is None else rest)
+                    lay(pages[i], small[i, :height, :width] if rest is None else rest, clear=self._stream is None)
 
             list(workers.map(lay_again, starts))
         index = torch.tensor([item.number for item in found])
         if self._stream is None:
             return _Packed(Batch(canvas, sizes, index), None)
         with torch.cuda.stream(self._stream):
+            # The device clears what lies around the pictures: its memory is quicker than the decoders'.
+            there = sizes.pin_memory().to(self._device, non_blocking=True)
             images = canvas.to(self._device, non_blocking=True).permute(0, 3, 1, 2).contiguous()
-            batch = Batch(images, sizes.pin_memory().to(self._device, non_blocking=True), index)
-            return _Packed(batch, self._stream.record_event())
+            return _Packed(Batch(clear_around(images, there), there, index), self._stream.record_event())
 
     def _new_canvas(self, count: int, side: tuple[int, int]) -> Tensor:
         """Room for a batch; for a GPU pixel by pixel, as decoders write: rows are copied whole, the device sorts."""
@@ -246,6 +247,15 @@ class StreamFeed:
         """(b, H, W, 3). numpy copies in its own thread alone, where torch would start a team in every worker."""
         return canvas.numpy().transpose(0, 2, 3, 1) if self._stream is None else canvas.numpy()
 
+    def _laid(self, page: NDArray[np.uint8], number: int, picture: Tensor) -> "_Laid":
+        """Lay the picture (3, h, w) on its page (H, W, 3), if it fits."""
+        pixels = picture.numpy().transpose(1, 2, 0)
+        height, width = pixels.shape[:2]
+        if height > page.shape[0] or width > page.shape[1]:
+            return _Laid(number, (height, width), pixels)
+        lay(page, pixels, clear=self._stream is None)
+        return _Laid(number, (height, width), None)
+
     def _grown(self, size: tuple[int, int]) -> tuple[int, int]:
         """On a GPU the sides of a batch never shrink: code compiled for a shape then serves nearly every batch."""
         if self._stream is None:
@@ -256,7 +266,9 @@ class StreamFeed:
 
     def _find_part(self, numbers: list[int], pages: NDArray[np.uint8], stop: threading.Event) -> list["_Laid"]:
         return [
-            _laid(page, *self._find(number)) for number, page in zip(numbers, pages, strict=True) if not stop.is_set()
+            self._laid(page, *self._find(number))
+            for number, page in zip(numbers, pages, strict=True)
+            if not stop.is_set()
         ]
 
     def _find(self, number: int) -> tuple[int, Tensor]:
@@ -332,16 +344,6 @@ class _Laid(NamedTuple):
     rest: NDArray[np.uint8] | None  # (h, w, 3), where it had not
 
 
-def _laid(page: NDArray[np.uint8], number: int, picture: Tensor) -> _Laid:
-    """Lay the picture (3, h, w) on its page (H, W, 3), if it fits."""
-    pixels = picture.numpy().transpose(1, 2, 0)
-    height, width = pixels.shape[:2]
-    if height > page.shape[0] or width > page.shape[1]:
-        return _Laid(number, (height, width), pixels)
-    lay(page, pixels)
-    return _Laid(number, (height, width), None)
-
-
 def _await_room(in_use: "deque[torch.cuda.Event]", device: torch.device) -> None:
     """Note that all uses of a batch are in the queue now; wait, without Python's lock, while it holds too many."""
     used = torch.cuda.Event(blocking=True)
@@ -359,9 +361,19 @@ def padded(sizes: Tensor) -> tuple[int, int]:
     return -(-height // STRIDE) * STRIDE, -(-width // STRIDE) * STRIDE
 
 
-def lay(page: NDArray[np.uint8], picture: NDArray[np.uint8]) -> None:
-    """The picture (h, w, 3) in the upper left corner of its page (H, W, 3), zeros in the rest."""
+def lay(page: NDArray[np.uint8], picture: NDArray[np.uint8], *, clear: bool) -> None:
+    """The picture (h, w, 3) in the upper left corner of its page (H, W, 3); zeros in the rest, or what was there."""
     height, width = picture.shape[:2]
     page[:height, :width] = picture
-    page[:height, width:] = 0
-    page[height:] = 0
+    if clear:
+        page[:height, width:] = 0
+        page[height:] = 0
+
+
+def clear_around(images: Tensor, sizes: Tensor) -> Tensor:
+    """Zeros below and right of each picture, in place: (b, 3, H, W), (b, 2)."""
+    below, right = (
+        torch.arange(side, device=images.device) >= size[:, None]
+        for side, size in zip(images.shape[2:], sizes.unbind(1), strict=True)
+    )  # (b, H), (b, W)
+    return images.masked_fill_((below[:, :, None] | right[:, None, :])[:, None], 0)

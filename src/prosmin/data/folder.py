@@ -40,8 +40,23 @@ class FolderSource:
 
     def read(self, i: int) -> bytes:
         """The file's bytes."""
-        with open(self.root / self.names[i], "rb") as file:
-            return file.read()
+        return read_file(f"{self.root}{os.sep}{self.names[i]}")
+
+
+def read_file(path: str) -> bytes:
+    """All of a file, by as few calls as it takes.
+
+    Each of them lets go of Python's lock and queues for it again, among the threads that decode; `open` makes eight.
+    """
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        size = os.fstat(file).st_size
+        data = os.read(file, size)
+        while 0 < len(data) < size and (more := os.read(file, size - len(data))):  # a file system may give less
+            data += more
+        return data
+    finally:
+        os.close(file)
 
 
 def open_folder(rest: str) -> FolderSource:
