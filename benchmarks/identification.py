@@ -1,8 +1,9 @@
-"""What `loss.identification` does to the features and to the forecast, on the embedded photographs, three seeds, CPU.
+"""What `loss.identification` and `loss.same_view` do to features and forecast: embedded photographs, three seeds, CPU.
 
     python benchmarks/identification.py --out benchmarks/results/identification-cpu.jsonl
 
-Four epochs of ProSMIN with and without it, recipes `demo` (ResNet) and `demo-vit`. On held-out blocks of the training
+Four epochs of ProSMIN without either change, with identification, and with identification but no view scored against
+the target's embedding of the same view; recipes `demo` (ResNet) and `demo-vit`. On held-out blocks of the training
 photographs: kNN (k 20) and how well the forecasts of 200 pictures hold: coverage, squared error ratio, energy score
 against the best constant scale and against a forecast that does not look. Runs found in the file are not repeated; test
 pictures are never read.
@@ -31,15 +32,22 @@ from prosmin.training.pretrain import pretrain
 
 JUDGED, KNOWN = 200, 300
 """Pictures whose forecasts are judged, and pictures that the constant scale and the climatology are fitted on."""
+VARIANTS = ((0.0, True), (0.5, True), (0.5, False))
+"""Weight of identification; whether a view meets its own target."""
 KEPT = (
     "coverage_50", "coverage_90", "coverage_95", "squared_error_ratio", "pit_distance", "energy_skill",
     "energy_skill_climatology",
 )  # fmt: skip
 
 
-def judge(recipe: str, weight: float, seed: int, epochs: int) -> dict[str, Any]:
+def judge(recipe: str, weight: float, same_view: bool, seed: int, epochs: int) -> dict[str, Any]:
     """One run and its line."""
-    fields = {"loss.identification": str(weight), "training.seed": str(seed), "training.epochs": str(epochs)}
+    fields = {
+        "loss.identification": str(weight),
+        "loss.same_view": str(same_view).lower(),
+        "training.seed": str(seed),
+        "training.epochs": str(epochs),
+    }
     config = configs.resolve(recipe=recipe, overrides=fields | {"compute.accelerator": "cpu"})
     pictures = load_pictures(config.data.spec)
     assert pictures.labels is not None
@@ -56,6 +64,7 @@ def judge(recipe: str, weight: float, seed: int, epochs: int) -> dict[str, Any]:
     return {
         "recipe": recipe,
         "identification": weight,
+        "same_view": same_view,
         "seed": seed,
         "epochs": epochs,
         "knn_top1": held_out_knn(encoder, pictures)["knn_top1"],
@@ -78,10 +87,11 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     lines = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    done = {(line["recipe"], line["identification"], line["seed"], line["epochs"]) for line in lines}
-    for seed, recipe, weight in product(range(options.seeds), options.recipes.split(","), (0.0, 0.5)):
-        if (recipe, weight, seed, options.epochs) not in done:
-            line = json.dumps(judge(recipe, weight, seed, options.epochs))
+    names = ("recipe", "identification", "same_view", "seed", "epochs")
+    done = {tuple(line[name] for name in names) for line in lines}
+    for seed, recipe, variant in product(range(options.seeds), options.recipes.split(","), VARIANTS):
+        if (recipe, *variant, seed, options.epochs) not in done:
+            line = json.dumps(judge(recipe, *variant, seed, options.epochs))
             print(line, flush=True)
             with options.out.open("a") as file:
                 file.write(line + "\n")

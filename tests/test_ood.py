@@ -42,6 +42,13 @@ def test_knn_distance_is_the_kth_distance_on_the_sphere() -> None:
     assert ood.fit_knn_distance(train.repeat(10, 1)).k == 50
 
 
+def test_similarity_norm_is_the_nearest_cosine_times_the_length() -> None:
+    train = torch.tensor([[2.0, 0.0], [0.0, 5.0]])
+    queries = torch.tensor([[3.0, 0.0], [0.3, 0.0], [3.0, 4.0], [-1.0, 0.0]])
+    # Cosines to the nearest of two axes: 1, 1, 4 / 5 and 0; lengths 3, 0.3, 5 and 1.
+    torch.testing.assert_close(ood.fit_similarity_norm(train)(queries), torch.tensor([-3.0, -0.3, -4.0, 0.0]))
+
+
 def test_mahalanobis_is_the_textbook_form_and_chi_squared_on_training() -> None:
     train = about_a_direction(4000, [0.05, 0.01, 0.002], 0)
     detector = ood.fit_mahalanobis(train)

@@ -34,6 +34,21 @@ class KnnDistance:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SimilarityNorm:
+    """Cosine to the nearest training picture times the feature's length, with its sign turned. bank (M, D).
+
+    What was learned makes long features; what is strange makes short ones, in whatever direction.
+    """
+
+    bank: Tensor
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """(N, D) -> (N,)."""
+        similarities, _ = nearest(self.bank, features, 1)
+        return -similarities[:, 0] * features.norm(dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Mahalanobis:
     """Squared Mahalanobis distance of the normalised feature to training: mean (D,), whitening (D, D)."""
 
@@ -85,6 +100,12 @@ def fit_knn_distance(train: Tensor, *, k: int = 50) -> KnnDistance:
     return KnnDistance(bank=F.normalize(train.float(), dim=1), k=max(1, min(k, len(train) // 10)))
 
 
+def fit_similarity_norm(train: Tensor) -> SimilarityNorm:
+    """CSI's score of a contrastive network (Tack et al., 2020), of features and without its further views."""
+    _check(train)
+    return SimilarityNorm(bank=F.normalize(train.float(), dim=1))
+
+
 def fit_mahalanobis(train: Tensor) -> Mahalanobis:
     """SSD with one cluster (Sehwag et al., 2021)."""
     _check(train)
@@ -120,6 +141,7 @@ def fit_residual(train: Tensor, *, dim: int | None = None) -> Residual:
 Detector = Callable[[Tensor], Tensor]
 DETECTORS: dict[str, Callable[[Tensor], Detector]] = {
     "knn_distance": fit_knn_distance,
+    "similarity_norm": fit_similarity_norm,
     "mahalanobis": fit_mahalanobis,
     "relative_mahalanobis": fit_relative_mahalanobis,
     "residual": fit_residual,

@@ -106,6 +106,7 @@ MAIN = (
 
 SCORES = {
     "knn_distance": "kNN distance",
+    "similarity_norm": "similarity times length",
     "mahalanobis": "Mahalanobis distance",
     "relative_mahalanobis": "relative Mahalanobis distance",
     "residual": "residual",
