@@ -7,6 +7,7 @@ import pickle
 import re
 import sys
 import tarfile
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -594,8 +595,18 @@ class TestHuggingFace:
         with pytest.raises(ProsminError, match=re.escape("pip install 'prosmin[datasets]'")):
             open_source("hf:cifar10")
 
-    def test_other_split(self):
-        assert split_spec("hf:owner/name@train", "test") == "hf:owner/name@test"
+    def test_other_split_is_one_that_the_hub_has(self, monkeypatch):
+        asked = []
+
+        def names(*name):
+            asked.append(name)
+            return ["train", "validation"]
+
+        monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(get_dataset_split_names=names))
+        assert split_spec("hf:owner/name:small@train", "test") == "hf:owner/name:small@validation"
+        assert asked == [("owner/name", "small")]
+        with pytest.raises(UsageError, match="no split 'ood'; it has: train, validation"):
+            split_spec("hf:owner/name", "ood")
 
     @pytest.mark.filterwarnings("ignore")  # of the package's own making
     def test_saved_data_sets(self, tmp_path, monkeypatch):
@@ -627,6 +638,8 @@ class TestHuggingFace:
             open_source(f"hf:{tmp_path}/both@ood")
         with pytest.raises(UsageError, match="no split 'test'; it has no splits"):
             open_source(f"hf:{tmp_path}/one@test")
+        with pytest.raises(UsageError, match="no split 'test'; it has no splits"):  # evaluate then takes a tenth of it
+            split_spec(f"hf:{tmp_path}/one", "test")
         for split, numbers in (("train", [7]), ("validation", [8, 9])):
             (tmp_path / "files").mkdir(exist_ok=True)
             rows(numbers).to_parquet(str(tmp_path / f"files/{split}-0.parquet"))

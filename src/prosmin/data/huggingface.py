@@ -5,6 +5,8 @@ type Image, the labels the one of type ClassLabel. Pictures are taken encoded an
 """
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -51,12 +53,8 @@ def open_huggingface(rest: str) -> HuggingfaceSource:
     name, _, wanted = rest.partition("@")
     if not name:
         raise UsageError("The data 'hf:' names no data set; write hf:NAME or hf:NAME@SPLIT.")
-    try:
+    with _told(rest):
         found = _load(datasets, name, wanted)
-    except ProsminError:
-        raise
-    except Exception as error:  # the package raises its own, the hub's and the network's errors
-        raise ProsminError(f"The data hf:{rest} cannot be loaded: {type(error).__name__}: {error}") from None
     features = found.features
     images = [c for c, kind in features.items() if isinstance(kind, datasets.Image)]
     if not images:
@@ -74,8 +72,11 @@ def open_huggingface(rest: str) -> HuggingfaceSource:
 
 
 def other_split(rest: str, split: str) -> str:
-    """What follows `hf:` for another split; whether it exists is known when it is opened."""
-    return f"{rest.partition('@')[0]}@{split}"
+    """What follows `hf:` for another split; an error where there is none."""
+    datasets = _package()
+    name = rest.partition("@")[0]
+    with _told(rest):
+        return f"{name}@{splits.choose(split, _splits(datasets, name), spec=f'hf:{name}')}"
 
 
 def _package() -> ModuleType:
@@ -87,19 +88,52 @@ def _package() -> ModuleType:
         ) from None
 
 
-def _load(datasets: ModuleType, name: str, wanted: str) -> Any:
-    """One split of a data set: saved to a folder, as data files in a folder, or from the hub."""
+@contextmanager
+def _told(rest: str) -> Iterator[None]:
+    """Whatever goes wrong within the block, in a sentence: the package raises its own, the hub's and the network's."""
+    try:
+        yield
+    except ProsminError:
+        raise
+    except Exception as error:
+        raise ProsminError(f"The data hf:{rest} cannot be loaded: {type(error).__name__}: {error}") from None
+
+
+def _saved(datasets: ModuleType, name: str) -> Any:
+    """A data set saved to a folder, or a dictionary of its splits; None where the name is no such folder."""
     path = Path(name).expanduser()
-    if any((path / file).is_file() for file in ("dataset_info.json", "dataset_dict.json")):
-        saved = datasets.load_from_disk(str(path))
-        if isinstance(saved, dict):
-            return saved[_choose(list(saved), wanted, name)]
+    saved = any((path / file).is_file() for file in ("dataset_info.json", "dataset_dict.json"))
+    return datasets.load_from_disk(str(path)) if saved else None
+
+
+def _repository(name: str) -> tuple[str, str | None]:
+    """Data files in a folder, or a name on the hub and its configuration."""
+    path = Path(name).expanduser()
+    if path.exists():
+        return str(path), None
+    repository, _, configuration = name.partition(":")
+    return repository, configuration or None
+
+
+def _splits(datasets: ModuleType, name: str) -> list[str]:
+    """The names of the splits; empty where the set has none."""
+    saved = _saved(datasets, name)
+    if saved is not None:
+        return list(saved) if isinstance(saved, dict) else []
+    return list(datasets.get_dataset_split_names(*_repository(name)))
+
+
+def _load(datasets: ModuleType, name: str, wanted: str) -> Any:
+    """One split of a data set."""
+    saved = _saved(datasets, name)
+    if isinstance(saved, dict):
+        return saved[_choose(list(saved), wanted, name)]
+    if saved is not None:
         if wanted:
             splits.choose(wanted, [], spec=f"hf:{name}")
         return saved
-    repository, _, configuration = (str(path), "", "") if path.exists() else name.partition(":")
-    names = datasets.get_dataset_split_names(repository, configuration or None)
-    return datasets.load_dataset(repository, configuration or None, split=_choose(names, wanted, name))
+    split = _choose(_splits(datasets, name), wanted, name)
+    return datasets.load_dataset(*_repository(name), split=split)
 
 
 def _choose(names: list[str], wanted: str, name: str) -> str:
