@@ -240,7 +240,7 @@ def _about(run: str, settings: dict[str, Any], judging: Judging | None, command:
 def _tell(found: Joined, judging: Judging | None, request: Request) -> None:
     if lines := found.unreadable:
         shown = "".join(f"\n  {line}" for line in lines[:20]) + ("\n  ..." if len(lines) > 20 else "")
-        print(f"{len(lines)} pictures cannot be read and were left out:{shown}", file=sys.stderr)
+        print(f"left out, since unreadable: {len(lines)}{shown}", file=sys.stderr)
     score = ""
     if judging is not None:
         reached = judging.reference.reached(judging.rate)
