@@ -4,8 +4,8 @@
         --run base cifar10-resnet18 training.epochs=25 --run slow cifar10-resnet18 target.momentum=0.99
 
 Every run appends one line: name, configuration hash, overrides, seconds, img/s, kNN and linear top-1, NLL and ECE on
-the held-out tenth (the probe and the kNN bank see the other nine tenths), health numbers, hardware, command. Test
-pictures are never read here.
+the held-out tenth (the probe and the kNN bank see the other nine tenths), R-AUROC of the uncertainty there, how the
+forecasts of some of its pictures hold, health numbers, hardware, command. Test pictures are never read here.
 """
 
 import argparse
@@ -17,22 +17,31 @@ import warnings
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from prosmin import config as configs
 from prosmin.data.pictures import Pictures, load_pictures
-from prosmin.encoder import load
+from prosmin.encoder import Encoder, load
 from prosmin.errors import Stopped
 from prosmin.evaluation.calibration import classification_metrics
+from prosmin.evaluation.coverage import judge_coverage
+from prosmin.evaluation.forecasts import make_forecasts, no_forecasts
 from prosmin.evaluation.held_out import held_out_mask
 from prosmin.evaluation.knn import nearest, vote
 from prosmin.evaluation.linear import linear_probe
+from prosmin.evaluation.retrieval import r_auroc, right_neighbours
+from prosmin.evaluation.skill import judge_skill
 from prosmin.training.pretrain import pretrain
+
+FORECAST = 512
+"""Pictures whose forecasts are judged, and as many that they are held against."""
+KEPT = ("coverage_90", "squared_error_ratio", "energy_skill", "energy_skill_climatology")
 
 
 def judge(run: Path, train: Pictures, *, linear: bool) -> dict[str, float]:
     """kNN and, where asked, a linear probe from nine tenths of train to the held-out tenth."""
     encoder = load(run)
-    features = encoder(train).features.to(encoder.device)
+    features = encoder.features(train).to(encoder.device)
     assert train.labels is not None
     labels = train.labels.to(encoder.device)
     held = held_out_mask(train.labels, train.keys, train.spec).to(encoder.device)
@@ -42,11 +51,27 @@ def judge(run: Path, train: Pictures, *, linear: bool) -> dict[str, float]:
     for k in (20, 200):
         votes = vote(similarities[:, :k], labels[~held][indices[:, :k]], classes=classes)
         found[f"knn{k}_top1"] = float((votes.argmax(1) == labels[held]).double().mean())
+    found |= _reliability(encoder, train.subset(held.cpu()), features[held].cpu(), train.subset(~held.cpu()))
     if not linear:
         return found
     probe = linear_probe(features[~held], labels[~held], classes=classes, seed=0)
     scores = classification_metrics(probe.probabilities(features[held]), labels[held], bootstrap=50)
     return found | {f"linear_{name}": scores[name] for name in ("top1", "nll", "ece", "ece_floor")}
+
+
+def _reliability(encoder: Encoder, held: Pictures, features: Tensor, others: Pictures) -> dict[str, float]:
+    """Whether the uncertainty foretells wrong neighbours among the held-out; whether forecasts hold, if there are."""
+    assert held.labels is not None
+    uncertainty = encoder.uncertainty(held)
+    found = {"r_auroc": r_auroc(right_neighbours(features, held.labels), uncertainty)}
+    scale = encoder(held.subset(torch.arange(2))).scale
+    if no_forecasts(encoder, has_scale=scale is not None and bool((scale > 0).any())):
+        return found
+    judged, known = (
+        make_forecasts(encoder, p.subset(torch.arange(min(FORECAST, len(p)))), seed=0) for p in (held, others)
+    )
+    told = judge_coverage(judged, seed=0)[0] | judge_skill(judged, known, seed=0)[0]
+    return found | {name: told[name] for name in KEPT}
 
 
 def one(
