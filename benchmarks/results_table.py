@@ -1,5 +1,7 @@
 """The tables of RESULTS.md: methods with ranks, scores, one axis at a time, files."""
 
+import dataclasses
+from collections import Counter
 from collections.abc import Iterable
 
 from results_numbers import (
@@ -24,6 +26,10 @@ from results_runs import BACKBONES, METHODS, TABLES, Finished, Runs, Seeds, Tabl
 
 NOT_RUN = "not run"
 NOT_MEASURED = "not measured"
+OTHER_SEVERITIES = "other severities"
+SEVERITIES = {"cifar-10-c": "CIFAR-10-C's", "imagenet-c": "ImageNet-C's"}
+"""The parameters of generated corruptions, those first that are preferred where as many runs have the others."""
+_OLD_NAMES = {"ImageNet-C's, at the size the encoder sees": "imagenet-c"}
 SCALE_SCORES = ("mean_log_scale", "total_variance", "cross_view_energy")
 """Scores that a method without a scale does not have."""
 
@@ -35,17 +41,60 @@ def methods(table: Table, recipe: str, runs: Runs) -> list[str]:
         return [f"Not run yet: {_code(names.values())}."]
     lines: list[str] = []
     places: dict[str, int] = {}
+    alike = comparable(names.values(), runs)
     for title, columns in BLOCKS.items():
         lines += [f"**{title}**", "", *_head("method", "seeds", *columns)]
-        cells = {heading: _column(column, names, runs) for heading, column in columns.items()}
+        cells = {heading: _column(column, names, runs, alike) for heading, column in columns.items()}
         for method, name in names.items():
             lines.append(_row(METHODS[method], _seeds(runs.get(name)), *(cells[heading][method] for heading in cells)))
         lines.append("")
         for heading, column in columns.items():
-            ranks = rank(_numbers(column, names, runs))
+            ranks = rank(_numbers(column, names, alike))
             if len(ranks) > 1 and "prosmin" in ranks:
                 places[heading] = ranks["prosmin"]
-    return [*lines, *_standing(places), *_unplanned(names)]
+    return [*lines, *_severities(names.values(), runs), *_standing(places), *_unplanned(names)]
+
+
+def comparable(names: Iterable[str], runs: Runs) -> Runs:
+    """The named runs, without the corruption results of those whose severities most of them do not share."""
+    named = {name: runs[name] for name in names if name in runs}
+    shared = _shared_severities(named)
+    return {name: [_only(shared, run) for run in seeds] for name, seeds in named.items()}
+
+
+def corruption_parameters(run: Finished) -> str | None:
+    """Whose severities its corruptions had; None where it saw none."""
+    found = run.document["results"].get("corruption")
+    if found is None:
+        return None
+    name = found.get("settings", {}).get("parameters", "unnamed")
+    return _OLD_NAMES.get(name, name)
+
+
+def _shared_severities(named: Runs) -> str | None:
+    """What most files have; of as many each, the first of SEVERITIES."""
+    counts = Counter(found for seeds in named.values() for run in seeds if (found := corruption_parameters(run)))
+    order = [*SEVERITIES, *sorted(set(counts) - set(SEVERITIES))]
+    return max(counts, key=lambda name: (counts[name], -order.index(name)), default=None)
+
+
+def _only(shared: str | None, run: Finished) -> Finished:
+    if corruption_parameters(run) in (shared, None):
+        return run
+    results = {name: result for name, result in run.document["results"].items() if name != "corruption"}
+    return dataclasses.replace(run, document=run.document | {"results": results})
+
+
+def _severities(names: Iterable[str], runs: Runs) -> list[str]:
+    """A note on the corruption columns."""
+    named = {name: runs[name] for name in names if name in runs}
+    shared = _shared_severities(named)
+    if shared is None:
+        return []
+    note = f"Corruptions are generated with {SEVERITIES.get(shared, shared)} severities."
+    if any(corruption_parameters(run) not in (shared, None) for seeds in named.values() for run in seeds):
+        note += f" Runs with others are neither shown nor ranked in these columns ({OTHER_SEVERITIES})."
+    return [note, ""]
 
 
 def rank(numbers: dict[str, tuple[Metric, Number]]) -> dict[str, int]:
@@ -147,14 +196,15 @@ def _numbers(column: Column, names: dict[str, str], runs: Runs) -> dict[str, tup
     return found
 
 
-def _column(column: Column, names: dict[str, str], runs: Runs) -> dict[str, str]:
+def _column(column: Column, names: dict[str, str], runs: Runs, alike: Runs) -> dict[str, str]:
     """A column's cells: the number, its rank in brackets, the best in bold."""
-    numbers = _numbers(column, names, runs)
+    measured, numbers = _numbers(column, names, runs), _numbers(column, names, alike)
     ranks = rank(numbers)
     cells = {}
     for method, name in names.items():
         if method not in numbers:
-            cells[method] = NOT_MEASURED if name in runs else NOT_RUN
+            absent = OTHER_SEVERITIES if method in measured else NOT_MEASURED
+            cells[method] = absent if name in runs else NOT_RUN
             continue
         text = write(*numbers[method], runs[name])
         if method in ranks:

@@ -28,6 +28,7 @@ from results_numbers import (
     over_seeds,
 )
 from results_runs import BACKBONES, TABLES, Finished, Runs, Seeds, Table
+from results_table import comparable
 
 COMPARED = (KNN, LINEAR, ONE_PERCENT, TEN_PERCENT, NLL, ECE, CORRUPTION, NEAR, FAR, R_AUROC)
 """The measures by which ProSMIN is held against its twin; the first gives the verdict."""
@@ -61,7 +62,8 @@ def comparisons(runs: Runs) -> list[Comparison]:
     for table in TABLES:
         for recipe in BACKBONES:
             names = table.runs(recipe)
-            ours, twin = (runs.get(names.get(method, ""), []) for method in ("prosmin", "deterministic"))
+            alike = comparable(names.values(), runs)
+            ours, twin = (alike.get(names.get(method, ""), []) for method in ("prosmin", "deterministic"))
             if {run.seed for run in ours} & {run.seed for run in twin}:
                 differences = {metric.title: subtract(metric, ours, twin) for metric in COMPARED}
                 found.append(Comparison(label(table, recipe), differences))

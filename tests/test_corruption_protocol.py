@@ -23,7 +23,7 @@ from prosmin.evaluation.corruption_error import (
     mean_corruption_error,
     relative_mean_corruption_error,
 )
-from prosmin.evaluation.options import Options
+from prosmin.evaluation.options import Options, as_arguments, read_by, read_options
 from prosmin.evaluation.protocols import corruption, linear
 
 
@@ -139,13 +139,11 @@ def test_a_run_names_all_it_did_and_repeats_itself(context):
     assert result.metrics["mean_error"] == pytest.approx(common.mean())
     assert result.metrics["mean_error_severity_5"] == pytest.approx(common[:, 1].mean())
     assert result.metrics["mean_error_extra"] == pytest.approx(extra.mean())
-    assert table["nll"][0][0] < table["nll"][0][1]  # a twentieth of the contrast hurts more than four tenths
+    assert table["nll"][0][0] < table["nll"][0][1]  # three twentieths of the contrast hurt more than three quarters
     assert result.metrics["clean_error"] == table["clean"]["error"] < result.metrics["mean_error"]
     assert result.settings["source"] == "generated"
-    assert result.settings["generators"] == {
-        "contrast": "torch", "gaussian_noise": "torch", "spatter": "imagecorruptions",
-    }  # fmt: skip
-    assert result.settings["versions"]["imagecorruptions-imaug"]
+    assert result.settings["generators"] == dict.fromkeys(("contrast", "gaussian_noise", "spatter"), "torch")
+    assert result.settings["parameters"] == "cifar-10-c"  # of pictures of 32 pixels
     assert result.settings["left_out"] == {}
     json.dumps([result.metrics, result.settings, result.curves])
     again = corruption.run(context(**chosen))
@@ -159,7 +157,7 @@ def test_stored_sets_give_what_generating_gives(context, sets, tmp_path):
     arrays, folders = tmp_path / "arrays", tmp_path / "folders"
     arrays.mkdir()
     for name in names:
-        made = [corrupt(test, name, severity, seed=0) for severity in SEVERITIES]
+        made = [corrupt(test, name, severity, seed=0, parameters="cifar-10-c") for severity in SEVERITIES]
         np.save(arrays / f"{name}.npy", np.concatenate([m.images.permute(0, 2, 3, 1).numpy() for m in made]))
         for severity in severities:
             _write_folders(made[severity - 1], folders / name / str(severity))
@@ -209,6 +207,64 @@ def test_a_cut_picture_is_not_cut_again(tiny, sets, monkeypatch):
     assert corruption.run(context).metrics["mean_nll"] > 1.1 * result.metrics["clean_nll"]
 
 
+def _asked_for(context: Context, monkeypatch) -> tuple[str, corrupted.Corrupted]:
+    """The parameters that pictures are made with, and what is said of them."""
+    asked = []
+
+    def listen(pictures, name, severity, **rest):
+        asked.append(rest["parameters"])
+        return pictures
+
+    monkeypatch.setattr(corrupted, "corrupt", listen)
+    opened = corrupted.open_corrupted(context)
+    opened.read("fog", 1, lambda done: None)
+    return asked[0], opened
+
+
+@pytest.mark.parametrize(
+    ("size", "choice", "used"),
+    [
+        (32, "auto", "cifar-10-c"),
+        (64, "auto", "cifar-10-c"),
+        (65, "auto", "imagenet-c"),
+        (32, "imagenet-c", "imagenet-c"),
+        (65, "cifar-10-c", "cifar-10-c"),
+    ],
+)
+def test_severities_are_by_what_the_encoder_sees_or_as_chosen(size, choice, used, tiny, sets, monkeypatch):
+    config = tiny()
+    config = dataclasses.replace(config, views=dataclasses.replace(config.views, global_size=size))
+    few = {name: _enlarged(pictures.subset(torch.arange(4)), 3) for name, pictures in sets.items()}  # 96 px
+    context = Context(untrained(config), few, options=Options(corruption_parameters=choice))
+    asked, opened = _asked_for(context, monkeypatch)
+    assert asked == used
+    assert (opened.settings["parameters"], opened.settings["pixels"]) == (used, size)
+
+
+@pytest.mark.parametrize(("choice", "applies"), [("imagenet-c", True), ("cifar-10-c", False), ("auto", False)])
+def test_alexnet_s_errors_are_of_imagenet_c_s_severities(choice, applies, context, monkeypatch):
+    monkeypatch.setattr(corrupted, "is_imagenet", lambda classes: True)
+    assert _asked_for(context(corruption_parameters=choice), monkeypatch)[1].imagenet is applies
+
+
+def test_a_result_of_other_parameters_is_another_result():
+    options = Options(corruption_parameters="imagenet-c")
+    assert read_by(options, "corruption") != read_by(Options(), "corruption")
+    assert read_by(options, "knn") == read_by(Options(), "knn")
+    assert as_arguments(options, "corruption") == "--corruption-parameters imagenet-c"
+    assert read_options({"corruption_parameters": "imagenet-c"}) == options
+
+
+def test_imagenet_c_s_severities_do_more_harm_at_32_pixels(context):
+    chosen = {"corruptions": ("gaussian_noise", "contrast"), "severities": (1, 5)}
+    mild, strong = (
+        corruption.run(context(**chosen, corruption_parameters=parameters)).metrics
+        for parameters in ("cifar-10-c", "imagenet-c")
+    )
+    assert mild["clean_error"] == strong["clean_error"]
+    assert mild["mean_nll"] < strong["mean_nll"]
+
+
 def test_what_would_stop_it_is_found_before(context, tiny, sets, tmp_path):
     corrupted.check_corrupted(context())
     small = dataclasses.replace(tiny(), views=dataclasses.replace(tiny().views, crop_share=0.75))
@@ -225,3 +281,7 @@ def test_wrong_options_are_sentences():
         Options(severities=(0, 1))
     with pytest.raises(UsageError, match="each once"):
         Options(corruptions=("fog", "fog"))
+    with pytest.raises(UsageError, match=r"are 'cifar'; allowed: auto, imagenet-c, cifar-10-c\."):
+        Options(corruption_parameters="cifar")
+    with pytest.raises(UsageError, match=r"of generated corruptions, but --corrupted folder:x is a stored set"):
+        Options(corruption_parameters="imagenet-c", corrupted="folder:x")

@@ -1,7 +1,9 @@
-"""Corruptions: ours against imagecorruptions-imaug, what they depend on, and sets as published."""
+"""Corruptions: ours against imagecorruptions-imaug and by hand, what they depend on, and sets as published."""
 
 import dataclasses
 import hashlib
+import io
+import itertools
 import os
 import subprocess
 import sys
@@ -16,12 +18,13 @@ from imagecorruptions import corruptions as library
 from PIL import Image
 from skimage import data as photographs
 
-from prosmin.data.corruptions import blur, generate, reference, weather
+from prosmin.data.corruptions import generate, reference, weather
 from prosmin.data.corruptions.draws import Draws
 from prosmin.data.corruptions.framing import framed
 from prosmin.data.corruptions.generate import TORCH, corrupt, generators
 from prosmin.data.corruptions.levels import to_bytes, to_unit
 from prosmin.data.corruptions.names import ALL, COMMON, EXTRA, SEVERITIES
+from prosmin.data.corruptions.parameters import CIFAR_10_C, IMAGENET_C, PARAMETERS
 from prosmin.data.corruptions.stored import open_stored
 from prosmin.data.pictures import Pictures, load_pictures, pack
 from prosmin.errors import ProsminError, UsageError
@@ -123,13 +126,18 @@ def _frost(draws, shape, severity):
     return {"randint": randint}
 
 
+def _spatter(draws, shape, severity):
+    noise = draws.normal("drops", *shape)[0].double().numpy()
+    return {"normal": lambda size, loc, scale: loc + scale * noise}
+
+
 def _elastic(draws, shape, severity):
     fields = iter(draws.uniform("field", 2, *shape)[0].double().numpy())
     return {"uniform": lambda low, high, size: low + (high - low) * next(fields)}
 
 
 def _glass(draws, shape, severity):
-    _, reach, passes = blur.GLASS[severity - 1]
+    _, reach, passes = IMAGENET_C["glass_blur"][severity - 1]
     height, width = shape
     offsets = (draws.uniform("offsets", passes, 2, height, width)[0] * 2 * reach).long().numpy() - reach
     in_turn = iter(
@@ -151,6 +159,7 @@ SHARED = {
     "frost": _frost,
     "elastic_transform": _elastic,
     "glass_blur": _glass,
+    "spatter": _spatter,
 }
 
 
@@ -188,7 +197,9 @@ def test_impulse_noise_with_the_same_numbers_is_the_library_s(severity, oblong):
         assert difference(ours[i], theirs).max() <= 1  # of a value left alone, the library cuts off 76.999
 
 
-SPREAD = {"motion_blur": (0.6, 3.0), "fog": (1.0, 6.0), "snow": (1.0, 6.0), "frost": (1.5, 15.0)}
+SPREAD = {
+    "motion_blur": (0.6, 3.0), "fog": (1.0, 6.0), "snow": (1.0, 6.0), "frost": (1.5, 15.0), "spatter": (1.5, 3.0),
+}  # fmt: skip
 """About four times what two seeds of the library differ by: one draw decides a whole picture. Others: (0.3, 0.5)."""
 
 
@@ -208,8 +219,12 @@ def test_with_numbers_of_their_own_both_do_as_much_harm(name):
         assert abs(ours.mean() - theirs.mean()) < level_apart
 
 
+@pytest.mark.parametrize("parameters", PARAMETERS)
 @pytest.mark.parametrize("name", TORCH)
-def test_the_result_follows_from_seed_and_place_alone(name, patches, monkeypatch):
+def test_the_result_follows_from_seed_and_place_alone(name, parameters, patches, monkeypatch):
+    def corrupt(*args, **rest):
+        return generate.corrupt(*args, parameters=parameters, **rest)
+
     whole = corrupt(patches, name, 3, seed=5).images
     monkeypatch.setattr(generate, "_CPU_VALUES", 5 * 3 * 32 * 32)  # batches of 5
     threads = torch.get_num_threads()
@@ -232,10 +247,11 @@ import hashlib, torch
 from prosmin.data.corruptions.generate import TORCH, corrupt
 from prosmin.data.pictures import load_pictures
 pictures = load_pictures("photos@test").subset(torch.arange(0, 840, 40))
-names = [(name, "torch") for name in TORCH] + [(n, "imagecorruptions") for n in ("spatter", "fog", "impulse_noise")]
-for name, generator in names:
-    made = corrupt(pictures, name, 4, seed=2, generator=generator)
-    print(name, generator, hashlib.sha256(made.images.numpy().tobytes()).hexdigest())
+names = [(name, "torch", parameters) for name in TORCH for parameters in ("imagenet-c", "cifar-10-c")]
+names += [(name, "imagecorruptions", "imagenet-c") for name in ("spatter", "fog", "impulse_noise")]
+for name, generator, parameters in names:
+    made = corrupt(pictures, name, 4, seed=2, generator=generator, parameters=parameters)
+    print(name, generator, parameters, hashlib.sha256(made.images.numpy().tobytes()).hexdigest())
 """
 
 
@@ -248,9 +264,9 @@ def test_another_process_makes_the_same_bytes(patches):
         check=True,
     )
     rows = [line.split() for line in ran.stdout.splitlines()]
-    assert len(rows) == len(TORCH) + 3
-    for name, generator, digest in rows:
-        made = corrupt(patches, name, 4, seed=2, generator=generator)
+    assert len(rows) == 2 * len(TORCH) + 3
+    for name, generator, parameters, digest in rows:
+        made = corrupt(patches, name, 4, seed=2, generator=generator, parameters=parameters)
         assert hashlib.sha256(made.images.numpy().tobytes()).hexdigest() == digest, name
 
 
@@ -260,12 +276,12 @@ def test_the_library_s_do_not_depend_on_the_number_of_processes(patches, monkeyp
     for name in ("impulse_noise", "glass_blur"):  # whose generators are their own
         first, second = (corrupt(patches, name, 2, seed=0, generator="imagecorruptions").images for _ in range(2))
         assert torch.equal(first, second)
-    alone = corrupt(patches, "spatter", 2, seed=0).images
+    alone = corrupt(patches, "spatter", 2, seed=0, generator="imagecorruptions").images
     assert np.array_equal(np.random.get_state()[1], before)  # noqa: NPY002
     monkeypatch.setattr(reference, "_FEW", 0)
     monkeypatch.setattr(reference, "_CHUNK", 4 * 32 * 32)
     heard: list[int] = []
-    made = corrupt(patches, "spatter", 2, seed=0, workers=2, progress=heard.append)
+    made = corrupt(patches, "spatter", 2, seed=0, generator="imagecorruptions", workers=2, progress=heard.append)
     assert torch.equal(made.images, alone)
     assert heard == [4, 4, 4, 4, 4, 1]
 
@@ -275,13 +291,14 @@ def test_a_process_that_ends_is_a_sentence(patches, monkeypatch):
     monkeypatch.setattr(reference, "_CHUNK", 4 * 32 * 32)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ProsminError, match="process that corrupts pictures ended"):
-        corrupt(patches, "spatter", 1, seed=0, workers=2)
+        corrupt(patches, "spatter", 1, seed=0, generator="imagecorruptions", workers=2)
 
 
-def test_a_spatter_without_drops_is_the_clean_picture():
+@pytest.mark.parametrize("generator", generate.GENERATORS)
+def test_a_spatter_without_drops_is_the_clean_picture(generator):
     """The library divides 0 by 0 and returns black."""
     grey = as_pictures([torch.full((3, 32, 32), 128, dtype=torch.uint8)] * 150)
-    made = corrupt(grey, "spatter", 1, seed=0).images
+    made = corrupt(grey, "spatter", 1, seed=0, generator=generator).images
     dry = made.flatten(1).eq(128).all(1).sum()
     assert 1 <= dry < 30
     assert int(made.min()) >= 127
@@ -312,7 +329,7 @@ def test_what_was_made_is_kept_and_read_back(patches, tmp_path, monkeypatch):
     monkeypatch.setitem(TORCH, "fog", refuse)
     assert torch.equal(corrupt(patches, "fog", 2, seed=0, cache=tmp_path).images, made.images)
     changed = dataclasses.replace(patches, images=patches.images.clone().bitwise_xor_(1))
-    for other in ({"seed": 1}, {"severity": 3}, {"pictures": changed}):
+    for other in ({"seed": 1}, {"severity": 3}, {"pictures": changed}, {"parameters": "cifar-10-c"}):
         with pytest.raises(AssertionError, match="made again"):
             corrupt(**({"pictures": patches, "name": "fog", "severity": 2, "seed": 0, "cache": tmp_path} | other))
     monkeypatch.undo()
@@ -328,8 +345,8 @@ def test_without_the_library_the_rest_is_made_and_what_is_missing_is_named(patch
         made, left_out = generators(ALL)
         with pytest.raises(ProsminError, match=r"pip install 'prosmin\[corruptions\]'"):
             corrupt(patches, "frost", 1, seed=0)
-    assert set(left_out) == {"frost", "spatter"}
-    assert all("imagecorruptions-imaug" in reason for reason in left_out.values())
+    assert set(left_out) == {"frost"}
+    assert "imagecorruptions-imaug" in left_out["frost"]
     assert set(made) == set(ALL) - set(left_out)
     assert set(made.values()) == {"torch"}
 
@@ -339,8 +356,12 @@ def test_wrong_requests_are_sentences(patches):
         corrupt(patches, "rain", 1, seed=0)
     with pytest.raises(UsageError, match=r"severities are \[6\]; give one or more of 1"):
         corrupt(patches, "fog", 6, seed=0)
-    with pytest.raises(UsageError, match=r"generator of spatter is 'torch'; allowed: imagecorruptions"):
-        corrupt(patches, "spatter", 1, seed=0, generator="torch")
+    with pytest.raises(UsageError, match=r"generator of fog with imagenet-c's parameters is 'cv2'; allowed: torch, im"):
+        corrupt(patches, "fog", 1, seed=0, generator="cv2")
+    with pytest.raises(UsageError, match=r"with cifar-10-c's parameters is 'imagecorruptions'; allowed: torch\."):
+        corrupt(patches, "fog", 1, seed=0, generator="imagecorruptions", parameters="cifar-10-c")
+    with pytest.raises(UsageError, match=r"parameters of corruptions are 'auto'; allowed: imagenet-c, cifar-10-c\."):
+        corrupt(patches, "fog", 1, seed=0, parameters="auto")
     tiny = as_pictures([torch.zeros(3, 28, 28, dtype=torch.uint8)])
     with pytest.raises(ProsminError, match="28 pixels; corruptions are defined from 32"):
         corrupt(tiny, "fog", 1, seed=0)
@@ -360,12 +381,148 @@ def test_the_names_are_the_library_s():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("parameters", PARAMETERS)
 @pytest.mark.parametrize("name", TORCH)
-def test_a_gpu_makes_the_same_within_a_grey_level(name, patches, oblong):
+def test_a_gpu_makes_the_same_within_a_grey_level(name, parameters, patches, oblong):
     for pictures in (patches, oblong):
         for severity in SEVERITIES:
-            on_cpu, on_gpu = (pixels(corrupt(pictures, name, severity, seed=0, device=d)) for d in ("cpu", "cuda"))
+            on_cpu, on_gpu = (
+                pixels(corrupt(pictures, name, severity, seed=0, parameters=parameters, device=device))
+                for device in ("cpu", "cuda")
+            )
             assert difference(on_cpu, on_gpu).max() <= 1
+
+
+def test_both_tables_have_every_corruption_at_five_severities():
+    assert set(IMAGENET_C) == set(CIFAR_10_C) == set(TORCH) == set(ALL)
+    for table in PARAMETERS.values():
+        assert {len(strengths) for strengths in table.values()} == {5}
+
+
+def as_cifar(pictures: Pictures, name: str, severity: int) -> np.ndarray:
+    return pixels(corrupt(pictures, name, severity, seed=0, parameters="cifar-10-c"))
+
+
+def flat(level: int, *, count: int = 40, side: int = 32) -> Pictures:
+    return as_pictures([torch.full((3, side, side), level, dtype=torch.uint8)] * count)
+
+
+@pytest.mark.parametrize(
+    ("name", "severity", "deviation"),
+    [
+        ("gaussian_noise", 1, 0.04),
+        ("gaussian_noise", 5, 0.10),
+        ("speckle_noise", 3, 0.12 * 128 / 255),  # in proportion to the level
+        ("shot_noise", 1, (128 / 255 / 500) ** 0.5),  # Poisson: the mean over the photons, under the root
+        ("shot_noise", 5, (128 / 255 / 50) ** 0.5),
+    ],
+)
+def test_cifar_10_c_s_noise_by_hand(name, severity, deviation):
+    """122,880 values: two hundredths are nine standard errors of a standard deviation. Cutting off adds 0.08 levels."""
+    noise = as_cifar(flat(128), name, severity).astype(float)
+    assert noise.std() == pytest.approx(255 * deviation, rel=0.02)
+    assert noise.mean() == pytest.approx(127.5, abs=0.5)
+
+
+def test_cifar_10_c_s_levels_by_hand():
+    for severity, share in zip(SEVERITIES, (0.01, 0.02, 0.03, 0.05, 0.07), strict=True):
+        lost = as_cifar(flat(128), "impulse_noise", severity) != 128
+        assert lost.mean() == pytest.approx(share, rel=0.15)  # of 1,229 values and more: five standard errors
+    for severity, more in zip(SEVERITIES, (12.75, 25.5, 38.25, 51.0, 76.5), strict=True):  # 255 times 0.05 and so on
+        assert np.unique(as_cifar(flat(100, count=1), "brightness", severity)) == [int(100 + more)]
+    halves = torch.full((3, 32, 32), 60, dtype=torch.uint8)
+    halves[:, :16] = 160  # of mean 110
+    for severity, distance in zip(SEVERITIES, (37.5, 25, 20, 15, 7.5), strict=True):  # 50 times 0.75 and so on
+        levels = np.unique(as_cifar(as_pictures([halves]), "contrast", severity)).tolist()
+        assert levels == [int(110 - distance), int(110 + distance)]
+
+
+def test_cifar_10_c_s_pixels_are_pillow_s(patches):
+    """Boxes down and boxes up, and JPEG, by Pillow itself: bytes to bytes."""
+    for severity, side, quality in zip(SEVERITIES, (30, 28, 27, 24, 20), (80, 65, 58, 50, 40), strict=True):
+        coarse, compressed = (as_cifar(patches, name, severity) for name in ("pixelate", "jpeg_compression"))
+        for i, picture in enumerate(map(Image.fromarray, pixels(patches))):
+            boxes = picture.resize((side, side), Image.Resampling.BOX).resize((32, 32), Image.Resampling.BOX)
+            assert np.array_equal(coarse[i], np.asarray(boxes))
+            file = io.BytesIO()
+            picture.save(file, "JPEG", quality=quality)
+            assert np.array_equal(compressed[i], np.asarray(Image.open(file)))
+
+
+def test_cifar_10_c_s_blurs_by_hand():
+    """What becomes of one white pixel: the kernel."""
+    point = torch.zeros(3, 32, 32, dtype=torch.uint8)
+    point[:, 16, 16] = 255
+    point = as_pictures([point])
+    # A single pixel, softened by exp(-x^2 / (2 0.4^2)) = 0.04394 beside 1: 1 / 1.08787^2 in the middle.
+    first = as_cifar(point, "defocus_blur", 1)[0, 15:18, 15:18, 0]
+    assert first.tolist() == [[0, 9, 0], [9, 215, 9], [0, 9, 0]]
+    # A cross of five, hardly softened: exp(-x^2 / (2 0.2^2)) = 3.7e-6.
+    fourth = as_cifar(point, "defocus_blur", 4)[0, 15:18, 15:18, 0]
+    assert fourth.tolist() == [[0, 51, 0], [51, 51, 51], [0, 51, 0]]
+    # sigma 0.4: exp(-3.125) = 0.04394 again, and exp(-12.5) two pixels away, which is nothing.
+    assert as_cifar(point, "gaussian_blur", 1)[0, 16, 14:19, 0].tolist() == [0, 9, 215, 9, 0]
+    # Seven factors, 1.00 to 1.06, and the picture itself: 1.00 twice.
+    assert len(np.arange(1, *CIFAR_10_C["zoom_blur"][0])) == 7
+
+
+def test_cifar_10_c_s_frost_is_a_fifth_of_five_photographs():
+    black = flat(0, count=60)
+    made = as_cifar(black, "frost", 2)  # 1 of the picture and 0.3 of the frost
+    draws = Draws(0, "frost", 2, torch.arange(60)).uniform("cut", 3).double()
+    for picture, (which, down, right) in zip(made, draws.tolist(), strict=True):
+        with Image.open(weather.frost_files()[int(5 * which)]) as image:
+            photograph = np.asarray(image.convert("RGB"))[2::5, 2::5]
+        top, left = (int(place * (n - 32)) for place, n in zip((down, right), photograph.shape, strict=False))
+        cut = photograph[top : top + 32, left : left + 32]
+        assert difference(picture, 0.3 * cut).max() <= 1
+    large = as_cifar(flat(0, count=6, side=224), "frost", 2)  # more than a fifth of a photograph has
+    assert (large.std((1, 2, 3)) > 1).all()
+
+
+def test_cifar_10_c_s_elastic_moves_the_corners_then_the_pixels():
+    """Severity 1 is an affine image alone: what it does to a plane of grey levels is a plane again."""
+    ramp = (4 * torch.arange(32)[:, None] + 2 * torch.arange(32)).to(torch.uint8).expand(3, 32, 32)
+    made = as_cifar(as_pictures([ramp] * 8), "elastic_transform", 1)[..., 0].astype(float)
+    moves = Draws(0, "elastic_transform", 1, torch.arange(8)).uniform("corners", 3, 2).double().numpy() * 2 - 1
+    old = np.array([[26, 26], [26, 6], [6, 6]])
+    for picture, move in zip(made, 0.08 * 32 * moves, strict=True):
+        # What stood at the old corners is at the new ones, which lie within the picture.
+        for (x, y), (new_x, new_y) in zip(old, old + move, strict=True):
+            row, column = int(new_y), int(new_x)
+            square = picture[row : row + 2, column : column + 2]
+            v, u = new_y - row, new_x - column
+            there = np.array([1 - v, v]) @ square @ np.array([1 - u, u])
+            assert there == pytest.approx(4 * y + 2 * x, abs=1.01)  # cut off to whole levels
+    fields = as_cifar(flat(77, count=2), "elastic_transform", 5)
+    assert np.unique(fields).tolist() == [77]
+
+
+UNORDERED = {
+    "glass_blur": "severity 4 has one pass more and less blur than 3, which lowers the distance of pixels",
+    "frost": "from severity 4 on less of both, so darker than 3",
+    "elastic_transform": "from large moves of the whole to small ones everywhere",
+    "spatter": "three of water, then two of mud",
+    "saturate": "colour is taken away at 1 and 2 and added from 3 on",
+}
+"""Corruptions whose published severities are of other kinds, so that pixels alone do not order them, and why."""
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_cifar_10_c_s_severities_rise_and_are_milder_than_imagenet_c_s(name):
+    pictures = load_pictures("photos@test").subset(torch.arange(0, 840, 10))
+    clean = pixels(pictures)
+
+    def harm(severity: int, parameters: str) -> float:
+        made = pixels(corrupt(pictures, name, severity, seed=1, parameters=parameters))
+        return float(np.sqrt((difference(made, clean) ** 2).mean()))
+
+    harms = [harm(severity, "cifar-10-c") for severity in SEVERITIES]
+    if name not in UNORDERED:
+        assert all(one < other for one, other in itertools.pairwise(harms))
+        assert harms[0] < harm(1, "imagenet-c")
+    assert min(harms) > 1
+    assert harms[4] < harm(5, "imagenet-c")
 
 
 def test_framing_cuts_and_reduces_but_never_enlarges(tiny):

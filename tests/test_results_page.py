@@ -52,7 +52,7 @@ def document(
         "linear": {"metrics": probe},
         "lowshot": {"metrics": few, "settings": {"shares": shares}},
         "ood": {"metrics": ood},
-        "corruption": {"metrics": corrupted},
+        "corruption": {"metrics": corrupted, "settings": {"source": "generated", "parameters": "cifar-10-c"}},
         "uncertainty": {"metrics": {"recall_at_1": 0.75, "r_auroc": 0.6}},
     }
     return {
@@ -176,6 +176,54 @@ def test_a_number_the_file_lacks_is_not_measured(tmp_path):
     broken["results"]["linear"]["metrics"]["nll"] = float("nan")
     row = cells(section(text(save(tmp_path, broken)), "### ResNet-18, 100 epochs"), "ProSMIN")
     assert row["mean corruption error %"] == row["linear NLL"] == "not measured"
+
+
+OLD = "ImageNet-C's, at the size the encoder sees"
+
+
+@pytest.mark.parametrize(
+    ("used", "shown", "note"),
+    [
+        (("cifar-10-c", "cifar-10-c", "cifar-10-c"), "yyy", "CIFAR-10-C's severities.\n"),
+        (("imagenet-c", OLD, "imagenet-c"), "yyy", "ImageNet-C's severities.\n"),
+        ((OLD, "cifar-10-c", "imagenet-c"), "yny", "ImageNet-C's severities. Runs with others"),
+        (("cifar-10-c", OLD, None), "yn-", "CIFAR-10-C's severities. Runs with others"),  # as many of each
+    ],
+)
+def test_corruptions_of_other_severities_are_neither_shown_nor_ranked(tmp_path, used, shown, note):
+    methods = ("prosmin", "deterministic", "dino")
+    for method, error, parameters in zip(methods, (0.5, 0.2, 0.6), used, strict=True):
+        made = document(f"{RESNET}-{method}-100")
+        made["results"]["corruption"]["metrics"]["mean_error"] = error
+        made["results"]["corruption"]["settings"]["parameters"] = parameters
+        if parameters is None:
+            del made["results"]["corruption"]
+        save(tmp_path, made)
+    page = text(tmp_path)
+    part = section(page, "### ResNet-18, 100 epochs")
+    rows = [cells(part, results_runs.METHODS[method]) for method in methods]
+    words = {"n": "other severities", "-": "not measured"}
+    for row, how in zip(rows, shown, strict=True):
+        for heading in ("mean corruption error %", "ECE, severity 3"):
+            assert row[heading] == words[how] if how in words else row[heading][0].isdigit() or row[heading][0] == "*"
+        assert row["linear NLL"] not in words.values()
+    ranked = {"yyy": ["(2)", "(1)", "(3)"], "yny": ["(1)", None, "(2)"], "yn-": ["(1)", None, None]}[shown]
+    for row, place in zip(rows, ranked, strict=True):
+        assert place is None or row["mean corruption error %"].rstrip("*").endswith(place)
+    assert f"Corruptions are generated with {note}" in part
+    # The twin, too, is held against corruptions of the same severities or not at all.
+    difference = cells(section(page, "## Claim: the probabilistic part helps"), "mean corruption error %")
+    assert ("not measured" in difference.values()) == (shown[1] == "n")
+
+
+def test_seeds_of_other_severities_are_left_out_of_a_mean(tmp_path):
+    for seed, parameters in enumerate(("cifar-10-c", "cifar-10-c", "imagenet-c")):
+        made = document(f"{RESNET}-prosmin-100", seed)
+        made["results"]["corruption"]["metrics"]["mean_error"] = 0.3 + 0.1 * seed
+        made["results"]["corruption"]["settings"]["parameters"] = parameters
+        save(tmp_path, made)
+    row = cells(section(text(tmp_path), "### ResNet-18, 100 epochs"), "ProSMIN")
+    assert row["mean corruption error %"] == "35.0 ± 7.1 of seeds 0, 1 (1)"
 
 
 def test_equal_means_share_a_rank():

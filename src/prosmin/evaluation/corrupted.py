@@ -12,6 +12,7 @@ from prosmin.config import ViewsConfig
 from prosmin.data.corruptions import reference
 from prosmin.data.corruptions.framing import framed, framed_sides
 from prosmin.data.corruptions.generate import corrupt, generators
+from prosmin.data.corruptions.parameters import parameters_for
 from prosmin.data.corruptions.stored import StoredSet, open_stored
 from prosmin.data.pictures import Pictures
 from prosmin.data.streamed import PictureSet, in_memory, joined, memory_limit
@@ -29,7 +30,7 @@ _PART = 1024  # pictures of a stream that are decoded at once
 class Corrupted:
     """Corrupted pictures, read or made one corruption and severity at a time."""
 
-    generators: dict[str, str]  # corruption: "torch", "imagecorruptions" or "stored"
+    generators: dict[str, str]  # corruption: "torch" or "stored"
     framed: bool  # whether the pictures are no more than the encoder is to see
     imagenet: bool  # whether the task is the one AlexNet's errors are known for
     settings: dict[str, Any]
@@ -112,21 +113,25 @@ def _generated(context: Context) -> Corrupted:
     device = context.encoder.device
     seen = _framed(context.sets["test"], context.encoder.config.views)
     pictures = seen.to(place(seen.images, device).device)  # corrupted and looked at where the encoder is
+    side = int(pictures.sizes.max())
+    parameters = parameters_for(context.options.corruption_parameters, side)
 
     def read(name: str, severity: int, show: Show) -> Pictures:
         def progress(done: int) -> None:
             show(done / len(pictures))
 
-        return corrupt(pictures, name, severity, seed=context.seed, device=device, progress=progress)
+        return corrupt(
+            pictures, name, severity, seed=context.seed, parameters=parameters, device=device, progress=progress
+        )
 
     return Corrupted(
         generators=made,
         framed=True,
-        imagenet=is_imagenet(pictures.classes),
+        imagenet=is_imagenet(pictures.classes) and parameters == "imagenet-c",
         settings={
             "source": "generated",
-            "parameters": "ImageNet-C's, at the size the encoder sees",
-            "pixels": int(pictures.sizes.max()),
+            "parameters": parameters,
+            "pixels": side,
             "generators": made,
             "left_out": left_out,
             "versions": _versions(made),
@@ -156,5 +161,5 @@ def is_imagenet(classes: tuple[str, ...]) -> bool:
 def _versions(made: dict[str, str]) -> dict[str, str]:
     """What the pixels depend on beside this package."""
     versions = {"torch": torch.__version__, "pillow": metadata.version("pillow")}
-    library = reference.version() if "frost" in made or "imagecorruptions" in made.values() else None
+    library = reference.version() if "frost" in made else None
     return versions if library is None else versions | {reference.PACKAGE: library}

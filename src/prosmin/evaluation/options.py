@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prosmin.data.corruptions.names import COMMON, SEVERITIES, check_names, check_severities
+from prosmin.data.corruptions.parameters import AUTO, check_parameters
 from prosmin.errors import UsageError
 
 
@@ -42,6 +43,13 @@ class Options:
     severities: tuple[int, ...] = option(
         SEVERITIES, "severities of each corruption, of 1 to 5 (default: all)", form="N,...", read_by=("corruption",)
     )
+    corruption_parameters: str = option(
+        AUTO,
+        "how strong the severities of generated corruptions are: imagenet-c, cifar-10-c or auto (default: auto, which "
+        "is cifar-10-c for encoders that see 64 pixels or less)",
+        form="NAME",
+        read_by=("corruption",),
+    )
     transfer: tuple[str, ...] = option(
         (), "other labelled sets to fine-tune on", form="SPEC,...", read_by=("transfer",)
     )
@@ -65,6 +73,12 @@ class Options:
     def __post_init__(self) -> None:
         check_names(self.corruptions)
         check_severities(self.severities)
+        check_parameters(self.corruption_parameters, auto=True)
+        if self.corrupted is not None and self.corruption_parameters != AUTO:
+            raise UsageError(
+                f"{flag('corruption_parameters')} is of generated corruptions, but --corrupted {self.corrupted} is a "
+                "stored set; give one of them."
+            )
         for name in ("draws", "linear_epochs", "finetune_epochs"):
             value = getattr(self, name)
             if value is not None and value < 1:

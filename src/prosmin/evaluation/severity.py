@@ -10,10 +10,10 @@ from torch import Tensor
 from prosmin import randomness
 from prosmin.config import ViewsConfig
 from prosmin.data.boxes import BOX_NUMBERS, random_boxes
-from prosmin.data.corruptions import blur, noise
 from prosmin.data.corruptions.framing import framed
 from prosmin.data.corruptions.generate import corrupt
 from prosmin.data.corruptions.names import SEVERITIES
+from prosmin.data.corruptions.parameters import IMAGENET_C
 from prosmin.data.pictures import Pictures
 from prosmin.data.resize import resized_crop
 from prosmin.encoder import Encoder
@@ -23,8 +23,8 @@ from prosmin.evaluation.correlation import spearman
 AREAS = (0.8, 0.6, 0.4, 0.2, 0.1)  # share of the picture that a crop of severity 1 to 5 keeps
 STRENGTHS: dict[str, tuple[float, ...]] = {
     "crop": (1.0, *AREAS),
-    "blur": (0.0, *blur.GAUSSIAN),
-    "noise": (0.0, *noise.GAUSSIAN),
+    "blur": (0.0, *IMAGENET_C["gaussian_blur"]),
+    "noise": (0.0, *IMAGENET_C["gaussian_noise"]),
 }
 """What a severity from 0, the picture as it is, to 5 means: share of the area kept, sigma in pixels, deviation."""
 _CORRUPTIONS = {"blur": "gaussian_blur", "noise": "gaussian_noise"}

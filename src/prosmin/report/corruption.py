@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from prosmin.data.corruptions.names import COMMON
+from prosmin.data.corruptions.parameters import PARAMETERS
 from prosmin.report.axes import Axis, finite, round_axis, share_axis
 from prosmin.report.blocks import Block, Cell, Figure, Fold, Missing, Row, Section, Table
 from prosmin.report.charts import Curve, line_chart
@@ -130,7 +131,8 @@ def _means(matrix: Matrix, what: str) -> list[float]:
 
 def _alike(having: Sequence[tuple[int, Run, Matrix]]) -> bool:
     seen = {(tuple(matrix.names), tuple(matrix.severities)) for _, _, matrix in having}
-    made = {str(run.part("corruption", "settings").get("source")) for _, run, _ in having}
+    settings = [run.part("corruption", "settings") for _, run, _ in having]
+    made = {(str(each.get("source")), str(each.get("parameters"))) for each in settings}
     return len(seen) == 1 and len(made) == 1
 
 
@@ -169,7 +171,9 @@ def reading(run: Run, names: Sequence[str], means: Sequence[float], write: Any) 
     said = [f"Worst: {names[worst]}, {write(means[worst])} over the severities."] if worst is not None else []
     settings = run.part("corruption", "settings")
     if settings.get("source") == "generated":
-        said.append("Generated: not to be held against figures of published corrupted sets.")
+        parameters = str(settings.get("parameters"))
+        whose = f" with the severities of {parameters}" if parameters in PARAMETERS else ""
+        said.append(f"Generated{whose}: not to be held against figures of published corrupted sets.")
     left_out = settings.get("left_out")
     if isinstance(left_out, dict) and left_out:
         said.append(f"Left out: {', '.join(str(name).replace('_', ' ') for name in left_out)}.")

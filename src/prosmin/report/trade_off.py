@@ -80,7 +80,11 @@ def _auroc_interval(run: Run) -> tuple[float, float] | None:
 def _unlike(runs: Sequence[Run]) -> str:
     """A warning where the runs were not measured alike."""
     for name in ("ood", "corruption"):
-        options = [(run.part(name, "options"), run.part(name, "data")) for run in runs]
-        if any(other != options[0] for other in options):
+        # "auto" is resolved in the settings, by what the encoder sees.
+        how = [
+            (run.part(name, "options"), run.part(name, "data"), run.part(name, "settings").get("parameters"))
+            for run in runs
+        ]
+        if any(other != how[0] for other in how):
             return " The runs were measured on different pictures: compare with care."
     return ""

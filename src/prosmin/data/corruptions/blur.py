@@ -11,21 +11,15 @@ from prosmin.data.corruptions.axes import gaussian
 from prosmin.data.corruptions.draws import Draws
 from prosmin.data.corruptions.levels import to_bytes, to_unit
 
-GAUSSIAN = (1, 2, 3, 4, 6)  # sigma
-DEFOCUS = ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5))  # radius of the disc, sigma of its rim
-GLASS = ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2))  # sigma, reach, passes
-MOTION = ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))  # radius, sigma
-ZOOM = ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))  # end and step of the factors from 1
+
+def gaussian_blur(images: Tensor, sigma: float, draws: Draws) -> Tensor:
+    """A Gaussian, four deviations wide."""
+    return to_bytes(gaussian(to_unit(images), sigma))
 
 
-def gaussian_blur(images: Tensor, severity: int, draws: Draws) -> Tensor:
-    """A Gaussian of sigma c, four deviations wide."""
-    return to_bytes(gaussian(to_unit(images), GAUSSIAN[severity - 1]))
-
-
-def defocus_blur(images: Tensor, severity: int, draws: Draws) -> Tensor:
+def defocus_blur(images: Tensor, c: tuple[float, float], draws: Draws) -> Tensor:
     """Correlation with a disc, the picture mirrored at its edges; through Fourier space, whatever the disc's size."""
-    kernel = _disc(*DEFOCUS[severity - 1])
+    kernel = _disc(*c)
     pad = len(kernel) // 2
     x = F.pad(to_unit(images), (pad,) * 4, mode="reflect")
     size = (x.shape[-2], x.shape[-1])
@@ -34,9 +28,9 @@ def defocus_blur(images: Tensor, severity: int, draws: Draws) -> Tensor:
     return to_bytes(blurred[..., : images.shape[-2], : images.shape[-1]])
 
 
-def _disc(radius: int, rim: float) -> Tensor:
+def _disc(radius: float, rim: float) -> Tensor:
     """A disc of sum 1 whose rim is softened by a small Gaussian, itself mirrored at the edge of the kernel."""
-    reach, pad = (8, 1) if radius <= 8 else (radius, 2)
+    reach, pad = (8, 1) if radius <= 8 else (int(radius), 2)
     offset = torch.arange(-reach, reach + 1, dtype=torch.float32)
     disc = (offset[:, None] ** 2 + offset**2 <= radius**2).float()
     soft = torch.exp(-0.5 * (torch.arange(-pad, pad + 1, dtype=torch.float64) / rim) ** 2)
@@ -45,10 +39,10 @@ def _disc(radius: int, rim: float) -> Tensor:
     return F.conv2d(wide, (soft[:, None] * soft)[None, None])[0, 0]
 
 
-def motion_blur(images: Tensor, severity: int, draws: Draws) -> Tensor:
+def motion_blur(images: Tensor, c: tuple[int, float], draws: Draws) -> Tensor:
     """Half a Gaussian along a line, at an angle of -45 to 45 degrees that each picture draws."""
     angle = draws.on_host().uniform("angle").double() * 90 - 45
-    return to_bytes(streak(to_unit(images), *MOTION[severity - 1], angle))
+    return to_bytes(streak(to_unit(images), *c, angle))
 
 
 def streak(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
@@ -90,9 +84,9 @@ def _runs(down: Tensor, right: Tensor, inside: Tensor) -> list[list[int]]:
     return runs[inside[first, step]].tolist()
 
 
-def zoom_blur(images: Tensor, severity: int, draws: Draws) -> Tensor:
+def zoom_blur(images: Tensor, c: tuple[float, float], draws: Draws) -> Tensor:
     """The mean of the picture and its enlargements."""
-    end, step = ZOOM[severity - 1]
+    end, step = c
     factors = np.arange(1, end, step)
     x = to_unit(images)
     total = x.clone()
@@ -113,14 +107,14 @@ def _enlarged(x: Tensor, factor: float) -> Tensor:
     return large[..., : x.shape[-2], : x.shape[-1]]
 
 
-def glass_blur(images: Tensor, severity: int, draws: Draws) -> Tensor:
+def glass_blur(images: Tensor, c: tuple[float, int, int], draws: Draws) -> Tensor:
     """Blur, let every pixel take the place of a neighbour some times over, blur again.
 
     The published code means to swap two pixels but copies one onto the other; so does this. A pass goes through
     the pixels from the last to the first, and each takes the value its neighbour has at that moment: the one from
     before the pass if the neighbour comes later or is in the margin, else the one it has just taken.
     """
-    sigma, reach, passes = GLASS[severity - 1]
+    sigma, reach, passes = c
     height, width = images.shape[-2:]
     pixels = to_bytes(gaussian(to_unit(images), sigma)).flatten(2)  # (B, 3, H W)
     offsets = (draws.uniform("offsets", passes, 2, height, width) * (2 * reach)).long() - reach

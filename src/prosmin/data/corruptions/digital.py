@@ -16,27 +16,21 @@ from prosmin.data.corruptions.levels import to_bytes, to_unit
 from prosmin.data.decode import decode
 from prosmin.data.pictures import CHUNK, worker_count
 
-CONTRAST = (0.4, 0.3, 0.2, 0.1, 0.05)  # factor
-SATURATE = ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2))  # factor and summand of the saturation
-ELASTIC = (12.5, 16.25, 21.25, 25.0, 30.0)  # factor of the smoothed displacements
-PIXELATE = (0.6, 0.5, 0.4, 0.3, 0.25)  # size
-JPEG = (25, 18, 15, 10, 7)  # quality
 
-
-def contrast(images: Tensor, severity: int, draws: Draws) -> Tensor:
+def contrast(images: Tensor, factor: float, draws: Draws) -> Tensor:
     """Every channel drawn towards its mean."""
     x = to_unit(images)
     mean = x.mean((-2, -1), keepdim=True, dtype=torch.float64).float()
-    return to_bytes((x - mean).mul_(CONTRAST[severity - 1]).add_(mean))
+    return to_bytes((x - mean).mul_(factor).add_(mean))
 
 
-def saturate(images: Tensor, severity: int, draws: Draws) -> Tensor:
+def saturate(images: Tensor, c: tuple[float, float], draws: Draws) -> Tensor:
     """The saturation S of hue, saturation, value becomes a S + b.
 
     With the value V, the highest channel, a channel is V - (V - x): what it lacks grows as S' / S. A grey pixel has
     no hue; the reference calls it red, so green and blue lose.
     """
-    factor, summand = SATURATE[severity - 1]
+    factor, summand = c
     x = to_unit(images)
     value = x.amax(1, keepdim=True)
     lack = value - x
@@ -48,27 +42,50 @@ def saturate(images: Tensor, severity: int, draws: Draws) -> Tensor:
     return to_bytes(value - lack * wanted)
 
 
-def elastic_transform(images: Tensor, severity: int, draws: Draws) -> Tensor:
-    """Every pixel taken from a place nearby, by a smoothed random field; mirrored at the edges."""
+def elastic_transform(images: Tensor, c: tuple[float, float, float], draws: Draws) -> Tensor:
+    """Three corners of a square moved, then every pixel taken from a place nearby by a smoothed random field."""
+    strength, sigma, corners = c
     height, width = images.shape[-2:]
-    # Displacements, x before y: half a hundredth of the height at most, smoothed, then enlarged.
-    field = draws.uniform("field", 2, height, width).mul_(2).sub_(1).mul_(0.005 * height)
+    x = to_unit(images)
+    if corners:
+        x = _moved(x, draws.on_host().uniform("corners", 3, 2).double().mul_(2).sub_(1).mul_(corners * height))
+    if not strength:
+        return to_bytes(x)
+    # Displacements in pixels, x before y; mirrored at the edges.
+    field = draws.uniform("field", 2, height, width).mul_(2).sub_(1).mul_(strength * height)
     for dim, size in ((-2, height), (-1, width)):
-        field = convolve(field, gaussian_kernel(0.01 * size, truncate=3.0), dim=dim, border="symmetric")
-    field *= ELASTIC[severity - 1]
+        field = convolve(field, gaussian_kernel(sigma * size, truncate=3.0), dim=dim, border="symmetric")
     column = torch.arange(width, device=images.device) + field[:, 0]  # (B, H, W)
     row = torch.arange(height, device=images.device)[:, None] + field[:, 1]
     grid = torch.stack([(2 * column + 1) / width - 1, (2 * row + 1) / height - 1], dim=-1)
-    x = to_unit(images)
     return to_bytes(F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False))
 
 
-def pixelate(images: Tensor, severity: int, draws: Draws) -> Tensor:
+def _moved(x: Tensor, moves: Tensor) -> Tensor:
+    """The affine image in which three corners of the middle third went by (B, 3, 2) pixels, x before y.
+
+    Mirrored about the pixels at the edges. The moves are float64 on the CPU.
+    """
+    height, width = x.shape[-2:]
+    # The publication takes the centre's row for its x and the other way round; it has square pictures.
+    down, right, side = height // 2, width // 2, min(height, width) // 3
+    old = torch.tensor([[right + side, down + side], [right + side, down - side], [right - side, down - side]])
+    old = old.double().expand(moves.shape)
+    new = torch.cat([old + moves, torch.ones_like(old[..., :1])], dim=-1)
+    back = torch.linalg.solve(new, old)  # (B, 3, 2): new places to old ones
+    row, column = torch.meshgrid(torch.arange(height).double(), torch.arange(width).double(), indexing="ij")
+    source = torch.stack([column, row, torch.ones_like(row)], dim=-1).flatten(0, 1) @ back  # (B, H W, 2)
+    grid = source * 2 / torch.tensor([width - 1, height - 1]) - 1
+    grid = grid.view(len(x), height, width, 2).to(x.device, x.dtype)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=True)
+
+
+def pixelate(images: Tensor, share: float, draws: Draws) -> Tensor:
     """Reduced by means over boxes, enlarged by repeating pixels: Pillow's BOX, then NEAREST."""
     x = images.to(torch.float32)
     for dim in (-1, -2):  # Pillow reduces the width first and rounds after each
         size = images.shape[dim]
-        places, weights = _boxes(size, int(size * PIXELATE[severity - 1]))
+        places, weights = _boxes(size, int(size * share))
         x = resample(x, places, weights, dim=dim).add_(0.5).floor_()
     for dim in (-1, -2):
         x = x.index_select(dim, _nearest(x.shape[dim], images.shape[dim]).to(x.device))
@@ -96,9 +113,8 @@ def _nearest(small: int, size: int) -> Tensor:
     return torch.tensor([int(place) for place in steps])
 
 
-def jpeg_compression(images: Tensor, severity: int, draws: Draws) -> Tensor:
+def jpeg_compression(images: Tensor, quality: int, draws: Draws) -> Tensor:
     """Written as JPEG and read back, in threads: Pillow's quantisation is the reference, on any device."""
-    quality = JPEG[severity - 1]
 
     def through(pictures: Tensor) -> list[Tensor]:
         files = [_as_jpeg(picture, quality) for picture in pictures.permute(0, 2, 3, 1).numpy()]

@@ -1,29 +1,30 @@
-"""Corrupted copies of a set: batched on the device where this package has the corruption, else by the reference.
+"""Corrupted copies of a set: batched on any device, or picture by picture by the reference, imagecorruptions-imaug.
 
-Severities are those of ImageNet-C at any size, as in imagecorruptions-imaug, the reference for every corruption here.
-CIFAR-10-C was made with milder ones for its 32 pixels: what is generated is never to be compared with its figures.
+How strong a severity is stands in parameters.py. The reference knows ImageNet-C's only.
 """
 
 import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from prosmin import __version__
-from prosmin.data.corruptions import blur, digital, noise, reference, weather
+from prosmin.data.corruptions import blur, digital, noise, reference, spatter, weather
 from prosmin.data.corruptions.draws import Draws
 from prosmin.data.corruptions.names import check_names, check_severities
+from prosmin.data.corruptions.parameters import PARAMETERS, check_parameters
 from prosmin.data.pictures import Pictures, worker_count
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import writing
 
 Progress = Callable[[int], None]
 
-TORCH: dict[str, Callable[[Tensor, int, Draws], Tensor]] = {
+TORCH: dict[str, Callable[[Tensor, Any, Draws], Tensor]] = {
     "gaussian_noise": noise.gaussian_noise,
     "shot_noise": noise.shot_noise,
     "impulse_noise": noise.impulse_noise,
@@ -42,8 +43,9 @@ TORCH: dict[str, Callable[[Tensor, int, Draws], Tensor]] = {
     "elastic_transform": digital.elastic_transform,
     "pixelate": digital.pixelate,
     "jpeg_compression": digital.jpeg_compression,
+    "spatter": spatter.spatter,
 }
-"""What is computed in batches; spatter alone, which traces edges, is not."""
+"""What is computed in batches, from pictures, the parameters of a severity, and draws."""
 
 GENERATORS = ("torch", "imagecorruptions")
 _CPU_VALUES, _GPU_VALUES = 2**20, 2**25  # values of a batch: a CPU's cache, a part of a GPU's memory
@@ -62,13 +64,10 @@ def generators(names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _generator(name: str) -> str:
-    """Torch where it has the corruption. Raises ProsminError where what it needs is not installed."""
+    """Torch, which has them all. Raises ProsminError where what it needs is not installed."""
     if name == "frost":
         weather.frost_files()
-    if name in TORCH:
-        return "torch"
-    reference.library()
-    return "imagecorruptions"
+    return "torch"
 
 
 @torch.no_grad()
@@ -78,6 +77,7 @@ def corrupt(
     severity: int,
     *,
     seed: int,
+    parameters: str = "imagenet-c",
     device: torch.device | str = "cpu",
     generator: str | None = None,
     workers: int | None = None,
@@ -86,18 +86,16 @@ def corrupt(
 ) -> Pictures:
     """The pictures with one corruption at one severity, 1 to 5; what is random follows from seed and place.
 
-    `generator` is "torch" or "imagecorruptions"; None takes the first that has the corruption. `device` is where
-    torch works, `workers` the processes of imagecorruptions (None: the cores). With a folder as `cache`, what was
-    made once for these pixels is read back. `progress` is told how many more pictures are done. The result is where
-    the pictures are.
+    `parameters` are "imagenet-c" or "cifar-10-c". `generator` is "torch", also for None, or "imagecorruptions", which
+    has ImageNet-C's parameters alone. `device` is where torch works, `workers` the processes of imagecorruptions
+    (None: the cores). With a folder as `cache`, what was made once for these pixels is read back. `progress` is told
+    how many more pictures are done. The result is where the pictures are.
     """
-    generator = _check(pictures, name, severity, generator)
-    path = (
-        None if cache is None else cache / _cache_name(pictures, name, severity, seed, generator, torch.device(device))
-    )
+    generator = _check(pictures, name, severity, parameters, generator)
+    work = _Work(name, severity, parameters, seed, torch.device(device), workers or worker_count(), progress)
+    path = None if cache is None else cache / _cache_name(pictures, generator, work)
     images = None if path is None else _read(path, like=pictures.images)
     if images is None:
-        work = _Work(name, severity, seed, torch.device(device), workers or worker_count(), progress)
         images = _make(pictures, generator, work)
         if path is not None:
             with writing(path) as part, part.open("wb") as file:
@@ -114,6 +112,7 @@ class _Work:
 
     name: str
     severity: int
+    parameters: str
     seed: int
     device: torch.device
     workers: int
@@ -139,7 +138,8 @@ def _by_torch(whole: Tensor, where: Tensor, out: Tensor, work: _Work) -> None:
     for chosen in where.split(max(1, values // whole[0].numel())):
         images = whole[chosen].to(work.device).contiguous()
         draws = work.draws(chosen.to(work.device))
-        out[chosen] = TORCH[work.name](images, work.severity, draws).to(out.device)
+        strength = PARAMETERS[work.parameters][work.name][work.severity - 1]
+        out[chosen] = TORCH[work.name](images, strength, draws).to(out.device)
         work.progress(len(chosen))
 
 
@@ -153,10 +153,11 @@ def _by_reference(whole: Tensor, where: Tensor, out: Tensor, work: _Work) -> Non
     out[where] = torch.from_numpy(done).permute(0, 3, 1, 2).to(out.device)
 
 
-def _check(pictures: Pictures, name: str, severity: int, generator: str | None) -> str:
+def _check(pictures: Pictures, name: str, severity: int, parameters: str, generator: str | None) -> str:
     """The generator to use, or what is wrong."""
     check_names((name,))
     check_severities((severity,))
+    check_parameters(parameters, auto=False)
     if len(pictures) and int(pictures.sizes.min()) < reference.SMALLEST:
         raise ProsminError(
             f"The smallest side of a picture in {pictures.spec} has {int(pictures.sizes.min())} pixels; corruptions "
@@ -164,19 +165,20 @@ def _check(pictures: Pictures, name: str, severity: int, generator: str | None) 
         )
     if generator is None:
         return _generator(name)
-    if generator not in GENERATORS or (generator == "torch" and name not in TORCH):
+    allowed = GENERATORS if parameters == "imagenet-c" else GENERATORS[:1]
+    if generator not in allowed:
         raise UsageError(
-            f"The generator of {name} is {generator!r}; allowed: "
-            f"{', '.join(GENERATORS if name in TORCH else GENERATORS[1:])}."
+            f"The generator of {name} with {parameters}'s parameters is {generator!r}; allowed: {', '.join(allowed)}."
         )
     return generator
 
 
-def _cache_name(pictures: Pictures, name: str, severity: int, seed: int, generator: str, device: torch.device) -> str:
+def _cache_name(pictures: Pictures, generator: str, work: _Work) -> str:
     """All that decides the pixels, versions and the kind of device included."""
+    asked = f"{work.name} {work.severity} {work.parameters} {work.seed}"
     versions = f"{__version__} {torch.__version__} {reference.version()}"
-    text = f"{pictures.content_hash()} {name} {severity} {seed} {generator} {device.type} {versions}"
-    return f"{name}-{severity}-{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}.npy"
+    text = f"{pictures.content_hash()} {asked} {generator} {work.device.type} {versions}"
+    return f"{work.name}-{work.severity}-{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}.npy"
 
 
 def _read(path: Path, *, like: Tensor) -> Tensor | None:

@@ -8,28 +8,22 @@ from torch import Tensor
 from prosmin.data.corruptions.draws import Draws
 from prosmin.data.corruptions.levels import to_bytes, to_unit
 
-GAUSSIAN = (0.08, 0.12, 0.18, 0.26, 0.38)  # standard deviation
-SHOT = (60, 25, 12, 5, 3)  # photons of a white pixel
-IMPULSE = (0.03, 0.06, 0.09, 0.17, 0.27)  # share of the values that are lost
-SPECKLE = (0.15, 0.2, 0.35, 0.45, 0.6)  # standard deviation of a white pixel
 
-
-def gaussian_noise(images: Tensor, severity: int, draws: Draws) -> Tensor:
-    """x + c n, n standard normal."""
+def gaussian_noise(images: Tensor, deviation: float, draws: Draws) -> Tensor:
+    """x + deviation n, n standard normal."""
     noise = draws.normal("noise", *images.shape[1:])
-    return to_bytes(to_unit(images).add_(noise, alpha=GAUSSIAN[severity - 1]))
+    return to_bytes(to_unit(images).add_(noise, alpha=deviation))
 
 
-def speckle_noise(images: Tensor, severity: int, draws: Draws) -> Tensor:
-    """x + c x n, n standard normal."""
+def speckle_noise(images: Tensor, deviation: float, draws: Draws) -> Tensor:
+    """x + deviation x n, n standard normal."""
     x = to_unit(images)
     noise = draws.normal("noise", *images.shape[1:])
-    return to_bytes(torch.addcmul(x, x, noise, value=SPECKLE[severity - 1]))
+    return to_bytes(torch.addcmul(x, x, noise, value=deviation))
 
 
-def shot_noise(images: Tensor, severity: int, draws: Draws) -> Tensor:
-    """Poisson(c x) / c, by inverting the distribution function of each of the 256 grey levels."""
-    photons = SHOT[severity - 1]
+def shot_noise(images: Tensor, photons: int, draws: Draws) -> Tensor:
+    """Poisson(photons x) / photons, by inverting the distribution function of each of the 256 grey levels."""
     table = _poisson_table(photons)  # (256, K)
     level = images.to(torch.int64)
     # Row g holds g + P(count <= k): one sorted line of numbers for all levels, searched at once.
@@ -47,8 +41,8 @@ def _poisson_table(photons: int) -> Tensor:
     return log_pmf.exp().cumsum(1).clamp_(max=1.0)
 
 
-def impulse_noise(images: Tensor, severity: int, draws: Draws) -> Tensor:
+def impulse_noise(images: Tensor, share: float, draws: Draws) -> Tensor:
     """A share of the values becomes black or white, as likely the one as the other."""
     lost, white = draws.uniform("noise", 2, *images.shape[1:]).unbind(1)
     extreme = (white <= 0.5).to(torch.uint8) * 255
-    return torch.where(lost <= IMPULSE[severity - 1], extreme, images)
+    return torch.where(lost <= share, extreme, images)

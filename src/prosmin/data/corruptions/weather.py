@@ -18,29 +18,18 @@ from prosmin.data.corruptions.levels import to_bytes, to_unit
 from prosmin.data.corruptions.reference import INSTALL, PACKAGE
 from prosmin.errors import ProsminError
 
-BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)  # added to the value
-FOG = ((1.5, 2), (2.0, 2), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4))  # strength, decay from one scale to the next
-FROST = ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))  # weights of the picture and of the frost
-SNOW = (
-    (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
-    (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
-    (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
-    (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
-    (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
-)  # mean and deviation of the noise, size of a flake, threshold, radius and sigma of the fall, weight of the picture
 
-
-def brightness(images: Tensor, severity: int, draws: Draws) -> Tensor:
-    """The value V of hue, saturation, value, the highest channel, becomes V + c: all channels grow as V does."""
+def brightness(images: Tensor, more: float, draws: Draws) -> Tensor:
+    """The value V of hue, saturation, value, the highest channel, becomes V + more: all channels grow as V does."""
     x = to_unit(images)
     value = x.amax(1, keepdim=True)
-    wanted = (value + BRIGHTNESS[severity - 1]).clamp_(max=1.0)
+    wanted = (value + more).clamp_(max=1.0)
     return to_bytes(torch.where(value > 0, x * (wanted / value.clamp_min(1e-12)), wanted))
 
 
-def fog(images: Tensor, severity: int, draws: Draws) -> Tensor:
+def fog(images: Tensor, c: tuple[float, float], draws: Draws) -> Tensor:
     """A plasma fractal on top, then darkened so that the brightest pixel keeps its value where fog is thickest."""
-    strength, decay = FOG[severity - 1]
+    strength, decay = c
     height, width = images.shape[-2:]
     side = 2 ** math.ceil(math.log2(max(height, width)))
     plasma = _plasma(draws.uniform("plasma", side * side - 1), side, decay)[:, None, :height, :width]
@@ -70,17 +59,17 @@ def _plasma(numbers: Tensor, side: int, decay: float) -> Tensor:
     return heights / heights.amax((1, 2), keepdim=True)
 
 
-def frost(images: Tensor, severity: int, draws: Draws) -> Tensor:
-    """A cut of one of six photographs of frost added; they come with imagecorruptions-imaug."""
-    own, added = FROST[severity - 1]
+def frost(images: Tensor, c: tuple[float, float, int, int], draws: Draws) -> Tensor:
+    """A cut of a photograph of frost added; there are six, which come with imagecorruptions-imaug."""
+    own, added, count, every = c
     height, width = images.shape[-2:]
     which, down, right = draws.on_host().uniform("cut", 3).double().unbind(1)
-    files = frost_files()
+    files = frost_files()[:count]
     file = (which * len(files)).long()
     ice = torch.empty_like(images)
     for number, path in enumerate(files):
         chosen = (file == number).nonzero()[:, 0]
-        pane = _pane(path, height, width).to(images.device)
+        pane = _pane(path, height, width, every).to(images.device)
         windows = pane.unfold(1, height, 1).unfold(2, width, 1)  # (3, tops, lefts, H, W)
         top = (down[chosen] * (windows.shape[1] - 1)).long().to(images.device)
         left = (right[chosen] * (windows.shape[2] - 1)).long().to(images.device)
@@ -88,22 +77,29 @@ def frost(images: Tensor, severity: int, draws: Draws) -> Tensor:
     return to_bytes(to_unit(images).mul_(own).add_(to_unit(ice), alpha=added))
 
 
-def _pane(path: Path, height: int, width: int) -> Tensor:
-    """A photograph of frost, uint8 (3, h, w), enlarged to a tenth more than needed, by a tenth at least."""
-    pane = _photograph(path)
+def _pane(path: Path, height: int, width: int, every: int) -> Tensor:
+    """A photograph of frost, uint8 (3, h, w), enlarged to a tenth more than needed, by a tenth at least.
+
+    A reduced one is enlarged only where it would not be larger than the picture.
+    """
+    pane = _photograph(path, every)
+    if every > 1 and pane.shape[1] > height and pane.shape[2] > width:
+        return pane
     scale = 1.1 * max(1.0, height / pane.shape[1], width / pane.shape[2])
-    return _enlarged(path, tuple(math.ceil(pixels * scale) for pixels in pane.shape[1:]))
+    return _enlarged(path, every, tuple(math.ceil(pixels * scale) for pixels in pane.shape[1:]))
 
 
 @cache
-def _photograph(path: Path) -> Tensor:
+def _photograph(path: Path, every: int) -> Tensor:
+    """Of every so many pixels the middle one: what OpenCV's linear interpolation does at an odd reduction."""
     with Image.open(path) as image:
-        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+        whole = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+    return whole[:, every // 2 :: every, every // 2 :: every]
 
 
 @lru_cache(maxsize=12)
-def _enlarged(path: Path, size: tuple[int, ...]) -> Tensor:
-    large = F.interpolate(_photograph(path)[None].float(), size=size, mode="bicubic", align_corners=False)[0]
+def _enlarged(path: Path, every: int, size: tuple[int, ...]) -> Tensor:
+    large = F.interpolate(_photograph(path, every)[None].float(), size=size, mode="bicubic", align_corners=False)[0]
     return large.round_().clamp_(0, 255).to(torch.uint8)
 
 
@@ -118,9 +114,9 @@ def frost_files() -> list[Path]:
     return files
 
 
-def snow(images: Tensor, severity: int, draws: Draws) -> Tensor:
+def snow(images: Tensor, c: tuple[float, float, float, float, int, float, float], draws: Draws) -> Tensor:
     """A paler picture under flakes: enlarged noise above a threshold, streaked downwards, and the same turned round."""
-    mean, deviation, size, threshold, radius, sigma, own = SNOW[severity - 1]
+    mean, deviation, size, threshold, radius, sigma, own = c
     height, width = images.shape[-2:]
     host = draws.on_host()
     noise = host.normal("flakes", 1, height, width)
