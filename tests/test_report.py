@@ -105,6 +105,12 @@ def test_every_figure_has_its_numbers_and_its_command(whole, tmp_path):
         assert "<code>prosmin " in figure
 
 
+def test_every_table_stands_in_a_scroller_that_can_tell_it_is_cut(whole, tmp_path):
+    html = write_report([whole], tmp_path / "page.html").read_text()
+    tables = re.findall(r'<div class="scroller" role="region" tabindex="0" aria-label="[^"]+">\s*<table', html)
+    assert len(tables) == html.count("<table") == html.count('<p class="hint" hidden>') > 30
+
+
 def test_charts_and_pictures_have_words(whole, tmp_path):
     html = write_report([whole], tmp_path / "page.html").read_text()
     page = Page(html)
@@ -149,6 +155,13 @@ def test_several_runs_stand_side_by_side(whole, tmp_path):
     result["baselines"]["untrained"]["top1"] = 0.6
     (other / "results" / "knn.json").write_text(json.dumps(result))
     assert "untrained encoder, dino" in page_of([whole, other], tmp_path).text
+
+
+def test_many_differences_are_folded(whole, tmp_path):
+    few = fake_run(tmp_path / "few", changes={"method": {"name": "dino"}})
+    many = fake_run(tmp_path / "many", changes={"loss": {f"field_{i}": i for i in range(20)}})
+    assert "fields that differ" not in page_of([whole, few], tmp_path).text
+    assert re.search(r"The \d+ fields that differ", page_of([whole, many], tmp_path).text)
 
 
 def test_missing_parts_name_their_command(whole, tmp_path):

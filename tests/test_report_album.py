@@ -12,8 +12,8 @@ from prosmin.report import write_report
 from prosmin.report.album import Album, album_json, embed, read_album
 from prosmin.report.attention import COLOURS, SIDE, overlay
 from prosmin.report.corruption import read_matrix, severity_figure
-from prosmin.report.drawing import Words
-from prosmin.report.embedding import atlas, class_table, fifths
+from prosmin.report.drawing import WIDTH, Words
+from prosmin.report.embedding import atlas, class_table, fifths, laid_out
 from prosmin.report.heatmaps import FAINT, STRONG, heat_chart
 from prosmin.report.pictures import gallery
 from prosmin.report.runs import read_run
@@ -117,7 +117,33 @@ class TestMap:
         assert "keeps 62.0 %" in drawn.reading
         points = json.loads(drawn.data)["at"]
         circles = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', drawn.svg)
-        np.testing.assert_allclose(np.array(circles, dtype=float) / 360, points, atol=2e-4)
+        size = re.search(r'viewBox="0 0 (\d+) (\d+)"', drawn.svg).groups()
+        np.testing.assert_allclose(np.array(circles, dtype=float) / np.array(size, dtype=float), points, atol=3e-4)
+
+    def test_a_map_is_turned_to_lie_flat_and_keeps_its_distances(self):
+        rng = np.random.default_rng(0)
+        upright = rng.normal(size=(200, 2)) * [0.05, 0.2] + 0.5
+        places, height = laid_out(upright)
+        assert height < WIDTH / 2
+        assert places.min() >= 0
+        assert places[:, 0].max() <= WIDTH
+        assert places[:, 1].max() <= height
+
+        def lengths(points):
+            return np.linalg.norm(points[:, None] - points[None], axis=-1)[np.triu_indices(200, 1)]
+
+        ratio = lengths(places) / lengths(upright)
+        assert ratio.max() / ratio.min() < 1 + 1e-9  # turned and scaled, nothing stretched
+        flipped = np.linalg.det(np.linalg.lstsq(upright - upright.mean(0), places - places.mean(0), rcond=None)[0])
+        assert flipped > 0  # nor mirrored
+
+    @pytest.mark.parametrize("points", [np.full((3, 2), 0.5), np.array([[0.5, 0.0], [0.5, 1.0]]), np.zeros((1, 2))])
+    def test_points_without_extent_lie_on_the_map(self, points):
+        places, height = laid_out(points)
+        assert np.isfinite(places).all()
+        assert (places >= 0).all()
+        assert (places <= [WIDTH, height]).all()
+        assert height <= WIDTH
 
     def test_many_classes_share_what_colours_there_are(self, run):
         names = [f"class {i:02d}" for i in range(25) for _ in range(30 - i)]

@@ -83,6 +83,97 @@ def test_page_is_whole(browser, report, name, width, scheme):
     seen.page.close()
 
 
+CUT = """() => [...document.querySelectorAll("table")].filter((table) => table.checkVisibility()).map((table) => {
+  const scroller = table.parentElement;
+  const wide = scroller.scrollWidth > scroller.clientWidth + 1;
+  const hint = scroller.parentElement.nextElementSibling;
+  return {
+    wide,
+    scrolls: getComputedStyle(scroller).overflowX === "auto",
+    within: scroller.getBoundingClientRect().right <= innerWidth,
+    told: !hint.hidden && scroller.parentElement.dataset.more === "right",
+    reached: scroller.tabIndex === 0,
+    tall: scroller.scrollHeight > scroller.clientHeight + 1,
+  };
+})"""  # of every table in sight: whether it is wider than its place, and how one would know
+
+
+@pytest.mark.parametrize("name", ["one.html", "two.html"])
+@pytest.mark.parametrize("width", [400, 800, 1400])
+def test_what_is_cut_says_so_and_nothing_else_does(browser, report, name, width):
+    seen = visit(browser, report.with_name(name), width=width)
+    seen.page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+    seen.page.wait_for_timeout(100)  # the observers of sizes report after a frame
+    tables = seen.page.evaluate(CUT)
+    assert len(tables) > 30
+    for table in tables:
+        assert table["scrolls"]
+        assert table["within"]
+        assert table["told"] == table["wide"]
+        assert table["reached"] == (table["wide"] or table["tall"])
+    assert any(table["wide"] for table in tables) or width > 400
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert seen.complaints == []
+    seen.page.close()
+
+
+def test_a_cut_table_is_scrolled_by_keys_to_its_end(browser, report):
+    seen = visit(browser, report.with_name("two.html"), width=400)
+    seen.page.wait_for_selector("#results .edge[data-more=right]")
+    seen.page.locator("#results .scroller").first.focus()
+    for _ in range(20):
+        seen.page.keyboard.press("ArrowRight")
+    seen.page.wait_for_selector("#results .edge[data-more=left]")
+    head = seen.page.locator("#results tbody th").first.bounding_box()
+    assert head["x"] >= 0  # what the row is stays in sight
+    seen.page.close()
+
+
+ROWS = """() => [...document.querySelectorAll(".charts")].filter((row) => row.checkVisibility()).map((row) =>
+  [...row.children].map((chart) => {
+    const box = (part) => chart.querySelector(part).getBoundingClientRect();
+    const { left, right, top, bottom } = chart.getBoundingClientRect();
+    return { left, right, top, bottom, plot: box(".plot").top, foot: box(".foot").top };
+  }))"""
+
+
+@pytest.mark.parametrize("name", ["one.html", "two.html"])
+@pytest.mark.parametrize("width", [400, 800, 1400])
+def test_charts_stand_in_full_and_even_rows(browser, report, name, width):
+    seen = visit(browser, report.with_name(name), width=width)
+    main = seen.page.locator("main").bounding_box()
+    for charts in seen.page.evaluate(ROWS):
+        for top in {chart["top"] for chart in charts}:
+            row = [chart for chart in charts if chart["top"] == top]
+            assert row[0]["left"] == pytest.approx(main["x"], abs=1)
+            assert row[-1]["right"] == pytest.approx(main["x"] + main["width"], abs=1)  # no hole at the end of a row
+            for part in ("bottom", "plot", "foot"):
+                assert max(c[part] for c in row) - min(c[part] for c in row) < 1, part
+    seen.page.close()
+
+
+def test_the_map_uses_the_screen_it_has(browser, report):
+    for width, least in ((400, 0.8), (1400, 0.6)):
+        seen = visit(browser, report, width=width)
+        box = seen.page.locator(".map").first.bounding_box()
+        assert box["width"] >= least * width
+        assert box["height"] < 900  # the whole of it on one screen
+        seen.page.close()
+
+
+def test_the_section_in_sight_is_marked(browser, report):
+    seen = visit(browser, report, width=400)
+    seen.page.emulate_media(reduced_motion="reduce")  # arrives at once
+    seen.page.locator("nav a[href='#pictures']").click()
+    seen.page.wait_for_selector("nav a[href='#pictures'][aria-current]")
+    assert seen.page.locator("nav [aria-current]").count() == 1
+    bar = seen.page.locator("nav").bounding_box()
+    assert bar["y"] == pytest.approx(0, abs=1)  # it stays above
+    assert seen.page.locator("#pictures h2").bounding_box()["y"] >= bar["height"]  # and covers no heading
+    assert seen.complaints == []
+    seen.page.close()
+
+
 def test_scripts_in_names_stay_text(browser, report):
     seen = visit(browser, report)
     assert seen.page.locator(".pictures .label").first.inner_text() == NASTY
@@ -100,9 +191,8 @@ def test_scripts_in_names_stay_text(browser, report):
 def dot_at(page: playwright.Page, i: int) -> tuple[float, float]:
     """Where picture i of the first run lies on the screen."""
     page.locator(".map").first.scroll_into_view_if_needed()
-    box = page.locator(".map").first.bounding_box()
-    x, y = page.evaluate(f"albumOf('0').at[{i}]")
-    return box["x"] + x * box["width"], box["y"] + y * box["height"]
+    box = page.locator(".map .dot").nth(i).bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
@@ -201,6 +291,22 @@ def test_curves_are_read_by_pointer_and_keys(browser, report):
     first = figure.locator(".readout").inner_text()
     seen.page.keyboard.press("ArrowRight")
     assert first != figure.locator(".readout").inner_text()
+    seen.page.close()
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_what_is_read_off_a_curve_moves_nothing_and_stays_inside(browser, report, width):
+    seen = visit(browser, report.with_name("two.html"), width=width)
+    figure = seen.page.locator("#figure-loss")
+    figure.scroll_into_view_if_needed()
+    before = figure.bounding_box()
+    plot = figure.locator(".plot").bounding_box()
+    for share in (0.01, 0.5, 0.99):
+        seen.page.mouse.move(plot["x"] + share * plot["width"], plot["y"] + plot["height"] / 2)
+        box = figure.locator(".readout").bounding_box()
+        assert plot["x"] - 1 <= box["x"]
+        assert box["x"] + box["width"] <= plot["x"] + plot["width"] + 1
+        assert figure.bounding_box() == before
     seen.page.close()
 
 

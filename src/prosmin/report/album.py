@@ -113,7 +113,7 @@ def sheet_uri(album: Album) -> str:
 
 
 def album_json(album: Album, places: np.ndarray) -> str:
-    """What script.js needs to show a picture and its neighbours; places (S, 2) are shares of the drawing's side."""
+    """What script.js needs to show a picture and its neighbours; places (S, 2) are shares of width and height."""
     labels = list(dict.fromkeys(album.label))
     sets = list(dict.fromkeys(album.set))
     place = {label: i for i, label in enumerate(labels)}

@@ -34,7 +34,6 @@ class Table:
     caption: str = ""
     note: str = ""
     text: bool = False
-    even: bool = False  # columns of one width, so that tables under each other line up
     kind: ClassVar[str] = "table"
 
 

@@ -1,5 +1,6 @@
 """The map: test pictures as points, those whose features are alike beside each other."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,8 @@ COLOURS = 10  # hues c0 to c9 in style.css; the next ten classes repeat them as 
 CLASSES = 20
 FIFTHS = ("surest fifth", "second", "middle", "fourth", "least sure fifth")
 MARGIN = 8  # units between the outermost points and the edge
+TURNS = 36  # angles tried for the flattest map
+LOWEST = 150  # units of height
 
 
 def map_section(runs: Sequence[Run]) -> Section:
@@ -43,7 +46,7 @@ def atlas(run: Run, i: int, album: Album, *, named: bool) -> Atlas:
     title = "t-SNE of the features" + (f", {run.name}" if named else "")
     said = reading(run, album)
     words = Words(id=f"map-{i}", title=title, desc=said, x="", y="")
-    places = MARGIN + (WIDTH - 2 * MARGIN) * album.points
+    places, height = laid_out(album.points)
     body = [_mark(x, y, style, f) for (x, y), style, f in zip(places, styles, fifth, strict=True)]
     legend = [Key(style=f"c{j}", label=label, diamond=j >= COLOURS) for j, label in enumerate(classes)]
     legend += [Key(style="others", label="other classes")] if len(classes) < len(album.classes) else []
@@ -52,15 +55,28 @@ def atlas(run: Run, i: int, album: Album, *, named: bool) -> Atlas:
         id=f"figure-map-{i}",
         title=title,
         reading=said,
-        svg=Markup(svg(words, body, height=WIDTH)),
+        svg=Markup(svg(words, body, height=height)),
         legend=[*legend, *strange] if classes else [],
         fifths=[*(Key(style=f"u{j}", label=label) for j, label in enumerate(FIFTHS)), *strange],
         run=i,
-        data=album_json(album, places / WIDTH),
+        data=album_json(album, places / [WIDTH, height]),
         sheet=sheet_uri(album),
         table=class_table(album, title) if classes else fifths_table(album, fifth, title),
         commands=[run.command("pictures")],
     )
+
+
+def laid_out(points: np.ndarray) -> tuple[np.ndarray, int]:
+    """Points (S, 2) turned to lie flat and scaled alike both ways, in units of the drawing, and its height."""
+    turns = [points - points.mean(0)]
+    for angle in np.linspace(0, np.pi, TURNS, endpoint=False)[1:]:
+        cos, sin = np.cos(angle), np.sin(angle)
+        turns.append(turns[0] @ np.array([[cos, sin], [-sin, cos]]))
+    flat = min(turns, key=lambda turned: float(np.ptp(turned[:, 1])))
+    low, span = flat.min(0), np.maximum(np.ptp(flat, axis=0), 1e-9)
+    wide = WIDTH - 2 * MARGIN
+    height = max(math.ceil(wide * span[1] / span[0]) + 2 * MARGIN, LOWEST)
+    return (flat - low - span / 2) * (wide / span[0]) + [WIDTH / 2, height / 2], height
 
 
 def reading(run: Run, album: Album) -> str:

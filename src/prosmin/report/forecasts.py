@@ -133,7 +133,7 @@ def severity_figure(runs: Sequence[Run], kind: str) -> Figure | None:
         for _, run, c in having
     )
     ticks = sorted({float(s) for _, _, c in having for s in c["severity"]})
-    words = Words(id=f"worse-{kind}", title=title, desc=said, x="severity", y="")
+    words = Words(id=f"worse-{kind}", title=title, desc=said, x="severity", y="uncertainty")
     every = np.concatenate([v for c in curves for v in (c.y, c.low, c.high) if v is not None])
     rows: list[Row] = [
         [Cell(f"{run.name}, {part}", head=True), *apart(c[part].tolist())]

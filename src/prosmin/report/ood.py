@@ -163,7 +163,7 @@ def _comparison(runs: Sequence[Run], name: str) -> Table:
         cells = [Cell("–" if v is None else how.text(v), best=b) for v, b in zip(values, bold, strict=True)]
         rows.append([Cell(score_name(score), head=True), *cells])
     columns = [f"{how.heading()} on {name}", *(run.name for run in runs)]
-    return Table(columns=columns, rows=rows, caption=f"AUROC on {name}", even=True)
+    return Table(columns=columns, rows=rows, caption=f"AUROC on {name}")
 
 
 def _details(run: Run, i: int, *, named: bool) -> list[Block]:

@@ -65,7 +65,7 @@ def render(runs: Sequence[Run]) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     return environment.from_string(_asset("page.html")).render(
         grouped=grouped,
-        title=", ".join(run.name for run in runs),
+        title=" · ".join(run.name for run in runs),
         lead=f"{sentence(runs[0]) if len(runs) == 1 else f'{len(runs)} runs side by side.'} {lead(runs)}",
         notes=[f"{run.name}: {note}" for run in runs for note in (*run.notes, *_of_the_test(run))],
         sections=[section for build in SECTIONS if (section := build(runs)).blocks],

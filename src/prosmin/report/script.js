@@ -23,6 +23,41 @@
   });
 })();
 
+// What is wider than its place scrolls: its cut edges are shaded, and the keyboard can reach it only where it is.
+for (const scroller of document.querySelectorAll(".scroller")) {
+  const edge = scroller.parentElement;
+  const hint = edge.nextElementSibling?.matches(".hint") ? edge.nextElementSibling : null;
+  const look = () => {
+    const hidden = scroller.scrollWidth - scroller.clientWidth;
+    const more = [];
+    if (scroller.scrollLeft > 1) more.push("left");
+    if (hidden - scroller.scrollLeft > 1) more.push("right");
+    edge.dataset.more = more.join(" ");
+    if (hint) hint.hidden = hidden <= 1;
+    if (scroller.getAttribute("role") !== "region") return; // the links of the sections are stops themselves
+    if (hidden > 1 || scroller.scrollHeight > scroller.clientHeight + 1) scroller.tabIndex = 0;
+    else scroller.removeAttribute("tabindex");
+  };
+  scroller.addEventListener("scroll", look, { passive: true });
+  new ResizeObserver(look).observe(scroller);
+}
+
+// The section in sight is marked in the bar above.
+(() => {
+  const bar = document.querySelector("nav .scroller");
+  const links = new Map([...bar.querySelectorAll("a")].map((link) => [link.hash.slice(1), link]));
+  const seen = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      for (const link of links.values()) link.removeAttribute("aria-current");
+      const link = links.get(target.id);
+      link.setAttribute("aria-current", "true");
+      bar.scrollLeft = link.offsetLeft - (bar.clientWidth - link.offsetWidth) / 2;
+    }
+  }, { rootMargin: "-25% 0px -74% 0px" });
+  for (const section of document.querySelectorAll("main > section")) seen.observe(section);
+})();
+
 // Reading a curve: under the pointer, or with the arrow keys.
 for (const plot of document.querySelectorAll(".plot[data-readout]")) {
   const curves = JSON.parse(plot.dataset.readout).filter((curve) => curve.at.length);
@@ -36,7 +71,9 @@ for (const plot of document.querySelectorAll(".plot[data-readout]")) {
     const there = curves[0].at[place];
     cursor.hidden = false;
     cursor.style.left = `${100 * there}%`;
-    readout.textContent = curves.map((curve) => curve.text[nearest(curve.at, there)]).join(" · ");
+    readout.textContent = curves.map((curve) => curve.text[nearest(curve.at, there)]).join("\n");
+    const room = plot.clientWidth - readout.offsetWidth;
+    readout.style.left = `${Math.max(0, Math.min(room, there * plot.clientWidth - readout.offsetWidth / 2))}px`;
   };
   const clear = () => { cursor.hidden = true; readout.textContent = ""; };
   plot.addEventListener("pointermove", (event) => {
@@ -150,17 +187,23 @@ const viewer = (() => {
 for (const figure of document.querySelectorAll(".atlas")) {
   const [plot, spot, tip, readout] = [".plot", ".spot", ".tip", ".readout"].map((name) => figure.querySelector(name));
   const album = () => albumOf(figure.dataset.run);
+  const svg = plot.querySelector("svg");
+  const frame = () => { // where the drawing lies in its box, in pixels
+    const [box, place, view] = [plot.getBoundingClientRect(), svg.getScreenCTM(), svg.viewBox.baseVal];
+    return { left: place.e - box.left, top: place.f - box.top, width: place.a * view.width, height: place.d * view.height };
+  };
   const REACH = 24; // pixels from the pointer within which a picture counts as meant
   let here = null;
   const clear = () => { here = null; spot.hidden = tip.hidden = true; readout.textContent = ""; };
   const point = (i) => {
     const [x, y] = album().at[i];
     const words = wordsOf(album(), i);
+    const { left, top, width, height } = frame();
     here = i;
     for (const part of [spot, tip]) {
       part.hidden = false;
-      part.style.left = `${100 * x}%`;
-      part.style.top = `${100 * y}%`;
+      part.style.left = `${left + x * width}px`;
+      part.style.top = `${top + y * height}px`;
     }
     tip.style.transform = `translate(${x < 0.5 ? "14px" : "calc(-100% - 14px)"}, ${y < 0.5 ? "8px" : "calc(-100% - 8px)"})`;
     paint(tip.querySelector("canvas"), album(), i);
@@ -168,19 +211,22 @@ for (const figure of document.querySelectorAll(".atlas")) {
     tip.querySelector(".value").textContent = words.value;
     readout.textContent = [...new Set([words.label, words.value, words.key])].join(" · ");
   };
-  const nearest = (x, y, fits = () => true) => {
+  const nearest = (x, y, fits = () => true) => { // places are shares of width and height, distances shares of the width
+    const { width, height } = frame();
     let best = null;
     let least = Infinity;
     album().at.forEach(([a, b], i) => {
-      const distance = (a - x) ** 2 + (b - y) ** 2;
-      if (distance < least && fits(a - x, b - y)) [best, least] = [i, distance];
+      const [right, down] = [a - x, (b - y) * (height / width)];
+      const distance = right ** 2 + down ** 2;
+      if (distance < least && fits(right, down)) [best, least] = [i, distance];
     });
     return [best, Math.sqrt(least)];
   };
   const meant = (event) => {
     const box = plot.getBoundingClientRect();
-    const [i, distance] = nearest((event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height);
-    return distance * box.width < REACH ? i : null;
+    const { left, top, width, height } = frame();
+    const [i, distance] = nearest((event.clientX - box.left - left) / width, (event.clientY - box.top - top) / height);
+    return distance * width < REACH ? i : null;
   };
   plot.addEventListener("pointermove", (event) => {
     const i = meant(event);
@@ -212,7 +258,7 @@ for (const figure of document.querySelectorAll(".atlas")) {
   }
   const buttons = [...figure.querySelectorAll(".legend button")];
   const highlight = (chosen) => {
-    plot.querySelector("svg").classList.toggle("dimmed", Boolean(chosen));
+    svg.classList.toggle("dimmed", Boolean(chosen));
     for (const button of buttons) button.setAttribute("aria-pressed", button === chosen);
     for (const dot of plot.querySelectorAll(".dot")) dot.classList.toggle("lit", Boolean(chosen) && dot.classList.contains(chosen.dataset.style));
   };

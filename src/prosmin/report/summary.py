@@ -10,6 +10,8 @@ from prosmin.report.blocks import Block, Cell, Code, Facts, Fold, Missing, Row, 
 from prosmin.report.glossary import duration, number
 from prosmin.report.runs import Run
 
+LONG = 12  # rows above which the table of differences is folded
+
 
 def summary_section(runs: Sequence[Run]) -> Section:
     """The facts as rows, a column a run."""
@@ -162,8 +164,8 @@ def _flat(config: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _differences(runs: Sequence[Run]) -> Table:
-    """The fields in which the configurations differ."""
+def _differences(runs: Sequence[Run]) -> Table | Fold:
+    """The fields in which the configurations differ; many of them, as between two methods, are folded."""
     flat = [_flat(run.config) for run in runs]
     names = dict.fromkeys(name for fields in flat for name in fields)
     rows: list[Row] = [
@@ -173,4 +175,5 @@ def _differences(runs: Sequence[Run]) -> Table:
     ]
     note = "" if rows else "The configurations are equal in every field."
     columns = ["Differs in", *(run.name for run in runs)]
-    return Table(columns=columns, rows=rows, note=note, text=True, caption="Fields in which the runs differ")
+    table = Table(columns=columns, rows=rows, note=note, text=True, caption="Fields in which the runs differ")
+    return table if len(rows) <= LONG else Fold(title=f"The {len(rows)} fields that differ", blocks=[table])

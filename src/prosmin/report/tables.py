@@ -19,7 +19,7 @@ def metrics_table(of: Sequence[Column], keys: Sequence[str], title: str) -> Tabl
             for column, v, b in zip(of, values, best(values, how), strict=True)
         ]
         rows.append([Cell(how.heading(), head=True), *cells])
-    return Table(columns=[title, *(column.label for column in of)], rows=rows, caption=title, even=True)
+    return Table(columns=[title, *(column.label for column in of)], rows=rows, caption=title)
 
 
 def uncertainty(column: Column, key: str, how: Metric) -> str:

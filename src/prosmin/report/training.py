@@ -19,10 +19,11 @@ ROWS = 40  # rows of a table beneath a curve; the file holds them all
 
 @dataclass(frozen=True)
 class Quantity:
-    """One logged number: its title and what a reader should look for."""
+    """One logged number: its title, what its axis counts and what a reader should look for."""
 
     name: str
     title: str
+    unit: str
     reading: str = ""
     scaling: Literal["free", "zero", "log", "share"] = "free"
     low: str = ""
@@ -30,20 +31,20 @@ class Quantity:
 
 
 MAIN = [
-    Quantity("loss", "Loss", "A falling loss alone proves nothing: a collapsed encoder has loss 0."),
-    Quantity("knn_top1", "kNN accuracy while training", "Accuracy of the features at that moment.", "share"),
-    Quantity("target_std", "Spread of the targets", "Falls to 0 when all outputs are one point.", "zero"),
-    Quantity("feature_rank", "Effective rank of the features", "About how many directions they use.", "zero"),
-    Quantity("scale_mean", "Scale of the forecast", "The learned uncertainty: mean and range in the batch.",
+    Quantity("loss", "Loss", "loss", "A falling loss alone proves nothing: a collapsed encoder has loss 0."),
+    Quantity("knn_top1", "kNN accuracy while training", "top-1", "Accuracy of the features at that moment.", "share"),
+    Quantity("target_std", "Spread of the targets", "deviation", "Falls to 0 when all outputs are one point.", "zero"),
+    Quantity("feature_rank", "Effective rank of the features", "directions", "About how many they use.", "zero"),
+    Quantity("scale_mean", "Scale of the forecast", "scale", "The learned uncertainty: mean and range in the batch.",
              "log", "scale_min", "scale_max"),
-    Quantity("grad_norm", "Norm of the gradient", "Spikes here come before trouble in the loss.", "log"),
+    Quantity("grad_norm", "Norm of the gradient", "norm", "Spikes here come before trouble in the loss.", "log"),
 ]  # fmt: skip
 REST = [
-    Quantity("lr", "Learning rate", "", "zero"),
-    Quantity("weight_decay", "Weight decay", "", "zero"),
-    Quantity("momentum", "Momentum of the target"),
-    Quantity("images_per_second", "Pictures a second", "", "zero"),
-    Quantity("memory_mib", "Memory in MiB", "", "zero"),
+    Quantity("lr", "Learning rate", "rate", "", "zero"),
+    Quantity("weight_decay", "Weight decay", "factor", "", "zero"),
+    Quantity("momentum", "Momentum of the target", "factor"),
+    Quantity("images_per_second", "Pictures a second", "pictures", "", "zero"),
+    Quantity("memory_mib", "Memory in MiB", "MiB", "", "zero"),
 ]
 
 
@@ -86,7 +87,7 @@ def curve_figure(runs: Sequence[Run], quantity: Quantity) -> Figure | None:
         title=quantity.title,
         desc=" ".join(f"{c.label}: from {number(c.y[0])} to {number(c.y[-1])}." for c in curves),
         x=along,
-        y="logarithmic" if y.log else "",
+        y=f"{quantity.unit}, logarithmic" if y.log else quantity.unit,
     )
     return Figure(
         id=f"figure-{quantity.name}",

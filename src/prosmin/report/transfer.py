@@ -29,7 +29,7 @@ def transfer_table(runs: Sequence[Run]) -> Table:
             assert isinstance(head, Cell)
             rows.append([Cell(f"{spec}: {head.text}", head=True), *cells])
     labels = [run.name for run in runs] if len(runs) > 1 else ["trained"]
-    return Table(columns=[protocol("transfer"), *labels], rows=rows, caption=protocol("transfer"), even=True)
+    return Table(columns=[protocol("transfer"), *labels], rows=rows, caption=protocol("transfer"))
 
 
 def transfer_metrics(run: Run, spec: str) -> dict[str, float]:
