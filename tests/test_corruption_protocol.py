@@ -265,6 +265,18 @@ def test_imagenet_c_s_severities_do_more_harm_at_32_pixels(context):
     assert mild["mean_nll"] < strong["mean_nll"]
 
 
+def test_the_reference_package_can_be_asked_for(context):
+    pytest.importorskip("imagecorruptions")
+    few = context(corruptions=("brightness",), severities=(5,), corruption_generator="imagecorruptions")
+    found = corruption.run(few)
+    assert found.settings["generators"] == {"brightness": "imagecorruptions"}
+    assert found.settings["parameters"] == "imagenet-c"  # it has no others, whatever the size
+    assert "imagecorruptions-imaug" in found.settings["versions"]
+    # Brightness draws nothing: torch's version of it makes the same errors but for a grey level here and there.
+    own = corruption.run(context(corruptions=("brightness",), severities=(5,), corruption_parameters="imagenet-c"))
+    assert found.metrics["mean_nll"] == pytest.approx(own.metrics["mean_nll"], rel=1e-2)
+
+
 def test_what_would_stop_it_is_found_before(context, tiny, sets, tmp_path):
     corrupted.check_corrupted(context())
     small = dataclasses.replace(tiny(), views=dataclasses.replace(tiny().views, crop_share=0.75))
@@ -285,3 +297,7 @@ def test_wrong_options_are_sentences():
         Options(corruption_parameters="cifar")
     with pytest.raises(UsageError, match=r"of generated corruptions, but --corrupted folder:x is a stored set"):
         Options(corruption_parameters="imagenet-c", corrupted="folder:x")
+    with pytest.raises(UsageError, match=r"--corruption-generator is of generated corruptions, but --corrupted"):
+        Options(corruption_generator="imagecorruptions", corrupted="folder:x")
+    with pytest.raises(UsageError, match=r"is 'imagecorruptions'; allowed with parameters cifar-10-c: torch\."):
+        Options(corruption_generator="imagecorruptions", corruption_parameters="cifar-10-c")

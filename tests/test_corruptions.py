@@ -356,9 +356,9 @@ def test_wrong_requests_are_sentences(patches):
         corrupt(patches, "rain", 1, seed=0)
     with pytest.raises(UsageError, match=r"severities are \[6\]; give one or more of 1"):
         corrupt(patches, "fog", 6, seed=0)
-    with pytest.raises(UsageError, match=r"generator of fog with imagenet-c's parameters is 'cv2'; allowed: torch, im"):
+    with pytest.raises(UsageError, match=r"is 'cv2'; allowed with parameters imagenet-c: torch, imagecorruptions\."):
         corrupt(patches, "fog", 1, seed=0, generator="cv2")
-    with pytest.raises(UsageError, match=r"with cifar-10-c's parameters is 'imagecorruptions'; allowed: torch\."):
+    with pytest.raises(UsageError, match=r"is 'imagecorruptions'; allowed with parameters cifar-10-c: torch\."):
         corrupt(patches, "fog", 1, seed=0, generator="imagecorruptions", parameters="cifar-10-c")
     with pytest.raises(UsageError, match=r"parameters of corruptions are 'auto'; allowed: imagenet-c, cifar-10-c\."):
         corrupt(patches, "fog", 1, seed=0, parameters="auto")

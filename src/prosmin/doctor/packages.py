@@ -25,7 +25,7 @@ PURPOSES = {
     "onnx": "export to ONNX",
     "onnxruntime": "running an exported ONNX file",
     "onnxscript": "export to ONNX",
-    "imagecorruptions-imaug": "the corruptions of ImageNet-C on any test pictures",
+    "imagecorruptions-imaug": "the corruption frost, and the reference that all corruptions are held to",
     "lightning": "use inside a PyTorch Lightning trainer",
     "torchmetrics": "metrics to compare with",
     "pytorch-ood": "more out-of-distribution detectors",

@@ -30,7 +30,7 @@ _PART = 1024  # pictures of a stream that are decoded at once
 class Corrupted:
     """Corrupted pictures, read or made one corruption and severity at a time."""
 
-    generators: dict[str, str]  # corruption: "torch" or "stored"
+    generators: dict[str, str]  # corruption: "torch", "imagecorruptions" or "stored"
     framed: bool  # whether the pictures are no more than the encoder is to see
     imagenet: bool  # whether the task is the one AlexNet's errors are known for
     settings: dict[str, Any]
@@ -78,7 +78,7 @@ def _makeable(context: Context) -> tuple[dict[str, str], dict[str, str]]:
             f"{len(test)} pictures of {test.spec} at {views.global_size} px take more than a third of the memory of "
             "this machine. Name fewer of them with --test."
         )
-    made, left_out = generators(context.options.corruptions)
+    made, left_out = generators(context.options.corruptions, context.options.corruption_generator)
     if not made:
         reasons = " ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise ProsminError(f"None of the corruptions asked for can be made here. {reasons}")
@@ -114,14 +114,22 @@ def _generated(context: Context) -> Corrupted:
     seen = _framed(context.sets["test"], context.encoder.config.views)
     pictures = seen.to(place(seen.images, device).device)  # corrupted and looked at where the encoder is
     side = int(pictures.sizes.max())
-    parameters = parameters_for(context.options.corruption_parameters, side)
+    generator = context.options.corruption_generator
+    parameters = parameters_for(context.options.corruption_parameters, side, generator=generator)
 
     def read(name: str, severity: int, show: Show) -> Pictures:
         def progress(done: int) -> None:
             show(done / len(pictures))
 
         return corrupt(
-            pictures, name, severity, seed=context.seed, parameters=parameters, device=device, progress=progress
+            pictures,
+            name,
+            severity,
+            seed=context.seed,
+            parameters=parameters,
+            device=device,
+            generator=generator,
+            progress=progress,
         )
 
     return Corrupted(
@@ -161,5 +169,5 @@ def is_imagenet(classes: tuple[str, ...]) -> bool:
 def _versions(made: dict[str, str]) -> dict[str, str]:
     """What the pixels depend on beside this package."""
     versions = {"torch": torch.__version__, "pillow": metadata.version("pillow")}
-    library = reference.version() if "frost" in made else None
+    library = reference.version() if "frost" in made or "imagecorruptions" in made.values() else None
     return versions if library is None else versions | {reference.PACKAGE: library}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prosmin.data.corruptions.names import COMMON, SEVERITIES, check_names, check_severities
-from prosmin.data.corruptions.parameters import AUTO, check_parameters
+from prosmin.data.corruptions.parameters import AUTO, GENERATORS, check_generator, check_parameters
 from prosmin.errors import UsageError
 
 
@@ -50,6 +50,13 @@ class Options:
         form="NAME",
         read_by=("corruption",),
     )
+    corruption_generator: str = option(
+        GENERATORS[0],
+        "what makes generated corruptions: torch, in batches on any device, or imagecorruptions, the reference for "
+        "imagenet-c, on all cores (default: torch)",
+        form="NAME",
+        read_by=("corruption",),
+    )
     transfer: tuple[str, ...] = option(
         (), "other labelled sets to fine-tune on", form="SPEC,...", read_by=("transfer",)
     )
@@ -74,11 +81,13 @@ class Options:
         check_names(self.corruptions)
         check_severities(self.severities)
         check_parameters(self.corruption_parameters, auto=True)
-        if self.corrupted is not None and self.corruption_parameters != AUTO:
-            raise UsageError(
-                f"{flag('corruption_parameters')} is of generated corruptions, but --corrupted {self.corrupted} is a "
-                "stored set; give one of them."
-            )
+        check_generator(self.corruption_generator, self.corruption_parameters)
+        for name, usual in (("corruption_parameters", AUTO), ("corruption_generator", GENERATORS[0])):
+            if self.corrupted is not None and getattr(self, name) != usual:
+                raise UsageError(
+                    f"{flag(name)} is of generated corruptions, but --corrupted {self.corrupted} is a stored set; "
+                    "give one of them."
+                )
         for name in ("draws", "linear_epochs", "finetune_epochs"):
             value = getattr(self, name)
             if value is not None and value < 1:

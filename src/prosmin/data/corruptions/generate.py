@@ -17,9 +17,9 @@ from prosmin import __version__
 from prosmin.data.corruptions import blur, digital, noise, reference, spatter, weather
 from prosmin.data.corruptions.draws import Draws
 from prosmin.data.corruptions.names import check_names, check_severities
-from prosmin.data.corruptions.parameters import PARAMETERS, check_parameters
+from prosmin.data.corruptions.parameters import GENERATORS, PARAMETERS, check_generator, check_parameters
 from prosmin.data.pictures import Pictures, worker_count
-from prosmin.errors import ProsminError, UsageError
+from prosmin.errors import ProsminError
 from prosmin.files import writing
 
 Progress = Callable[[int], None]
@@ -47,27 +47,28 @@ TORCH: dict[str, Callable[[Tensor, Any, Draws], Tensor]] = {
 }
 """What is computed in batches, from pictures, the parameters of a severity, and draws."""
 
-GENERATORS = ("torch", "imagecorruptions")
 _CPU_VALUES, _GPU_VALUES = 2**20, 2**25  # values of a batch: a CPU's cache, a part of a GPU's memory
 
 
-def generators(names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+def generators(names: Sequence[str], generator: str = GENERATORS[0]) -> tuple[dict[str, str], dict[str, str]]:
     """What makes each corruption on this machine, and why the others cannot be made."""
     made: dict[str, str] = {}
     left_out: dict[str, str] = {}
     for name in names:
         try:
-            made[name] = _generator(name)
+            _check_installed(name, generator)
+            made[name] = generator
         except ProsminError as error:
             left_out[name] = str(error)
     return made, left_out
 
 
-def _generator(name: str) -> str:
-    """Torch, which has them all. Raises ProsminError where what it needs is not installed."""
-    if name == "frost":
+def _check_installed(name: str, generator: str) -> None:
+    """Raises ProsminError where what it needs is not installed."""
+    if generator != "torch":
+        reference.library()
+    elif name == "frost":
         weather.frost_files()
-    return "torch"
 
 
 @torch.no_grad()
@@ -79,19 +80,19 @@ def corrupt(
     seed: int,
     parameters: str = "imagenet-c",
     device: torch.device | str = "cpu",
-    generator: str | None = None,
+    generator: str = GENERATORS[0],
     workers: int | None = None,
     cache: Path | None = None,
     progress: Progress = lambda done: None,
 ) -> Pictures:
     """The pictures with one corruption at one severity, 1 to 5; what is random follows from seed and place.
 
-    `parameters` are "imagenet-c" or "cifar-10-c". `generator` is "torch", also for None, or "imagecorruptions", which
-    has ImageNet-C's parameters alone. `device` is where torch works, `workers` the processes of imagecorruptions
+    `parameters` are "imagenet-c" or "cifar-10-c". `generator` is "torch", or "imagecorruptions", which has ImageNet-C's
+    parameters alone. `device` is where torch works, `workers` the processes of imagecorruptions
     (None: the cores). With a folder as `cache`, what was made once for these pixels is read back. `progress` is told
     how many more pictures are done. The result is where the pictures are.
     """
-    generator = _check(pictures, name, severity, parameters, generator)
+    _check(pictures, name, severity, parameters, generator)
     work = _Work(name, severity, parameters, seed, torch.device(device), workers or worker_count(), progress)
     path = None if cache is None else cache / _cache_name(pictures, generator, work)
     images = None if path is None else _read(path, like=pictures.images)
@@ -153,8 +154,8 @@ def _by_reference(whole: Tensor, where: Tensor, out: Tensor, work: _Work) -> Non
     out[where] = torch.from_numpy(done).permute(0, 3, 1, 2).to(out.device)
 
 
-def _check(pictures: Pictures, name: str, severity: int, parameters: str, generator: str | None) -> str:
-    """The generator to use, or what is wrong."""
+def _check(pictures: Pictures, name: str, severity: int, parameters: str, generator: str) -> None:
+    """An error for whatever is wrong."""
     check_names((name,))
     check_severities((severity,))
     check_parameters(parameters, auto=False)
@@ -163,14 +164,8 @@ def _check(pictures: Pictures, name: str, severity: int, parameters: str, genera
             f"The smallest side of a picture in {pictures.spec} has {int(pictures.sizes.min())} pixels; corruptions "
             f"are defined from {reference.SMALLEST} pixels on. Enlarge the pictures first, or leave this out."
         )
-    if generator is None:
-        return _generator(name)
-    allowed = GENERATORS if parameters == "imagenet-c" else GENERATORS[:1]
-    if generator not in allowed:
-        raise UsageError(
-            f"The generator of {name} with {parameters}'s parameters is {generator!r}; allowed: {', '.join(allowed)}."
-        )
-    return generator
+    check_generator(generator, parameters)
+    _check_installed(name, generator)
 
 
 def _cache_name(pictures: Pictures, generator: str, work: _Work) -> str:

@@ -107,11 +107,15 @@ SMALL = 64
 """Pixels up to which "auto" is CIFAR-10-C's: ImageNet-C's leave little of so small a picture."""
 
 
-def parameters_for(choice: str, side: int) -> str:
-    """The name of a table: the one that is chosen, by "auto" that for pictures of this many pixels."""
-    if choice == AUTO:
-        return "cifar-10-c" if side <= SMALL else "imagenet-c"
-    return choice
+GENERATORS = ("torch", "imagecorruptions")
+"""What makes corruptions; the second, the reference, knows ImageNet-C's parameters alone."""
+
+
+def parameters_for(choice: str, side: int, *, generator: str = GENERATORS[0]) -> str:
+    """The name of a table: the one that is chosen; by "auto" the generator's only one, or that for so many pixels."""
+    if choice != AUTO:
+        return choice
+    return "cifar-10-c" if side <= SMALL and generator == GENERATORS[0] else "imagenet-c"
 
 
 def check_parameters(choice: str, *, auto: bool) -> None:
@@ -119,3 +123,12 @@ def check_parameters(choice: str, *, auto: bool) -> None:
     allowed = (*((AUTO,) if auto else ()), *PARAMETERS)
     if choice not in allowed:
         raise UsageError(f"The parameters of corruptions are {choice!r}; allowed: {', '.join(allowed)}.")
+
+
+def check_generator(generator: str, parameters: str) -> None:
+    """An error for a generator that there is not, or that does not know the parameters."""
+    allowed = GENERATORS[:1] if parameters == "cifar-10-c" else GENERATORS
+    if generator not in allowed:
+        raise UsageError(
+            f"The corruptions' generator is {generator!r}; allowed with parameters {parameters}: {', '.join(allowed)}."
+        )
