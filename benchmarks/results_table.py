@@ -207,9 +207,9 @@ def _column(column: Column, names: dict[str, str], runs: Runs, alike: Runs) -> d
             cells[method] = absent if name in runs else NOT_RUN
             continue
         text = write(*numbers[method], runs[name])
-        if method in ranks:
+        if method in ranks and len(ranks) > 1:  # the first of one is no rank
             text = f"{text} ({ranks[method]})"
-            text = f"**{text}**" if ranks[method] == 1 and len(ranks) > 1 else text
+            text = f"**{text}**" if ranks[method] == 1 else text
         cells[method] = text
     return cells
 
