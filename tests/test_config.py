@@ -98,6 +98,7 @@ def test_a_scale_that_will_be_wrong_is_said():
 def test_the_pooled_threshold_counts_the_views():
     pooled = {
         "loss.pairs": "pooled",
+        "loss.same_view": "true",
         "loss.estimator": "ustat",
         "loss.antithetic": "false",
         "loss.lam": "0.48",

@@ -58,7 +58,7 @@ def test_the_target_changes_by_ema_alone(tiny):
 
 def test_the_loss_is_the_mean_over_views_and_targets(tiny):
     """Against a loop over pictures, views and targets, with the deterministic twin: |mean - target| at lam 1/2."""
-    method = build_method(tiny(heads__scale="zero")).double()
+    method = build_method(tiny(heads__scale="zero", loss__same_view="true")).double()
     mean, target = (
         torch.randn(n, 4, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (3, 2)
     )
@@ -80,7 +80,7 @@ def test_same_view_pairs_can_be_left_out_and_one_target_view_chosen(tiny):
 
     others = torch.tensor([[0, 1], [1, 0], [1, 1]], dtype=torch.float64)[..., None]
     torch.testing.assert_close(score(loss__same_view="false"), (others * distances).sum((0, 1)) / 4)
-    one = score(loss__target_views="one")
+    one = score(loss__same_view="true", loss__target_views="one")
     by_target = distances.mean(0)  # (G, B)
     is_first, is_second = (torch.isclose(one, by_target[g]) for g in range(2))
     assert bool((is_first | is_second).all())
