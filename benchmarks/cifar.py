@@ -68,7 +68,8 @@ def _reliability(encoder: Encoder, held: Pictures, features: Tensor, others: Pic
     if no_forecasts(encoder, has_scale=scale is not None and bool((scale > 0).any())):
         return found
     judged, known = (
-        make_forecasts(encoder, p.subset(torch.arange(min(FORECAST, len(p)))), seed=0) for p in (held, others)
+        make_forecasts(encoder, p.subset(torch.linspace(0, len(p) - 1, min(FORECAST, len(p))).long()), seed=0)
+        for p in (held, others)
     )
     told = judge_coverage(judged, seed=0)[0] | judge_skill(judged, known, seed=0)[0]
     return found | {name: told[name] for name in KEPT}

@@ -4,6 +4,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 
+from prosmin.data.corruptions.parameters import parameters_of
 from results_numbers import (
     BLOCKS,
     ECE,
@@ -29,7 +30,6 @@ NOT_MEASURED = "not measured"
 OTHER_SEVERITIES = "other severities"
 SEVERITIES = {"cifar-10-c": "CIFAR-10-C's", "imagenet-c": "ImageNet-C's"}
 """The parameters of generated corruptions, those first that are preferred where as many runs have the others."""
-_OLD_NAMES = {"ImageNet-C's, at the size the encoder sees": "imagenet-c"}
 SCALE_SCORES = ("mean_log_scale", "total_variance", "cross_view_energy")
 """Scores that a method without a scale does not have."""
 
@@ -67,8 +67,7 @@ def corruption_parameters(run: Finished) -> str | None:
     found = run.document["results"].get("corruption")
     if found is None:
         return None
-    name = found.get("settings", {}).get("parameters", "unnamed")
-    return _OLD_NAMES.get(name, name)
+    return parameters_of(found.get("settings", {})) or "stored"
 
 
 def _shared_severities(named: Runs) -> str | None:
@@ -91,7 +90,8 @@ def _severities(names: Iterable[str], runs: Runs) -> list[str]:
     shared = _shared_severities(named)
     if shared is None:
         return []
-    note = f"Corruptions are generated with {SEVERITIES.get(shared, shared)} severities."
+    made = f"generated with {SEVERITIES[shared]} severities" if shared in SEVERITIES else "read from stored sets"
+    note = f"Corruptions are {made}."
     if any(corruption_parameters(run) not in (shared, None) for seeds in named.values() for run in seeds):
         note += f" Runs with others are neither shown nor ranked in these columns ({OTHER_SEVERITIES})."
     return [note, ""]

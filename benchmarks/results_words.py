@@ -11,10 +11,10 @@ CIFAR-10, one protocol for all methods. Each is trained without labels on the 50
 `benchmarks/evidence.py`; then its frozen encoder is judged on the 10,000 test pictures, with the 10,000 test
 pictures of CIFAR-100 (near) and 10,000 of SVHN's (far) as strangers, and on the test pictures under generated
 corruptions of five severities, ImageNet-C's or CIFAR-10-C's as each table says. At 32 px the former are far stronger
-than those of CIFAR-10-C and not comparable with its published numbers; the latter come near them, on pictures with
-other random numbers. [docs/evaluation.md](docs/evaluation.md) says how each measure is taken. The deterministic twin
-is ProSMIN with its scale forced to 0 (`heads.scale=zero`) and nothing else changed. iBOT learns from the tokens of
-patches and needs a ViT."""
+than those of CIFAR-10-C and not comparable with its published numbers; the latter have the same constants and other
+random numbers, and how near they come was not measured. [docs/evaluation.md](docs/evaluation.md) says how each
+measure is taken. The deterministic twin is ProSMIN with its scale forced to 0 (`heads.scale=zero`) and nothing else
+changed. iBOT learns from the tokens of patches and needs a ViT."""
 
 CHOICES = """\
 **What was chosen on what.** Recipes are chosen on a fixed held-out tenth of the training pictures, without reading

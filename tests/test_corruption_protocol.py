@@ -10,6 +10,7 @@ from PIL import Image
 
 from prosmin.data.corruptions.generate import corrupt
 from prosmin.data.corruptions.names import COMMON, EXTRA, SEVERITIES
+from prosmin.data.corruptions.parameters import parameters_of
 from prosmin.data.pictures import Pictures, load_pictures
 from prosmin.encoder import set_statistics, untrained
 from prosmin.errors import ProsminError, UsageError
@@ -255,6 +256,12 @@ def test_a_result_of_other_parameters_is_another_result():
     assert read_options({"corruption_parameters": "imagenet-c"}) == options
 
 
+def test_parameters_are_known_by_the_name_they_had_once():
+    assert parameters_of({"parameters": "ImageNet-C's, at the size the encoder sees"}) == "imagenet-c"
+    assert parameters_of({"parameters": "cifar-10-c"}) == "cifar-10-c"
+    assert parameters_of({"source": "stored"}) is None
+
+
 def test_imagenet_c_s_severities_do_more_harm_at_32_pixels(context):
     chosen = {"corruptions": ("gaussian_noise", "contrast"), "severities": (1, 5)}
     mild, strong = (
@@ -267,14 +274,17 @@ def test_imagenet_c_s_severities_do_more_harm_at_32_pixels(context):
 
 def test_the_reference_package_can_be_asked_for(context):
     pytest.importorskip("imagecorruptions")
-    few = context(corruptions=("brightness",), severities=(5,), corruption_generator="imagecorruptions")
-    found = corruption.run(few)
+    chosen = {"corruptions": ("brightness",), "severities": (5,), "corruption_generator": "imagecorruptions"}
+    found = corruption.run(context(**chosen, corruption_parameters="imagenet-c"))
     assert found.settings["generators"] == {"brightness": "imagecorruptions"}
-    assert found.settings["parameters"] == "imagenet-c"  # it has no others, whatever the size
+    assert found.settings["parameters"] == "imagenet-c"
     assert "imagecorruptions-imaug" in found.settings["versions"]
     # Brightness draws nothing: torch's version of it makes the same errors but for a grey level here and there.
     own = corruption.run(context(corruptions=("brightness",), severities=(5,), corruption_parameters="imagenet-c"))
     assert found.metrics["mean_nll"] == pytest.approx(own.metrics["mean_nll"], rel=1e-2)
+    # Severities far stronger than those it would have had are never slipped in with it.
+    with pytest.raises(UsageError, match=r"at 32 px auto means cifar-10-c\. Add --corruption-parameters imagenet-c"):
+        corrupted.check_corrupted(context(**chosen))
 
 
 def test_what_would_stop_it_is_found_before(context, tiny, sets, tmp_path):

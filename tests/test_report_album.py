@@ -144,6 +144,7 @@ class TestMap:
         assert (places >= 0).all()
         assert (places <= [WIDTH, height]).all()
         assert height <= WIDTH
+        np.testing.assert_allclose((places.min(0) + places.max(0)) / 2, [WIDTH / 2, height / 2])
 
     def test_many_classes_share_what_colours_there_are(self, run):
         names = [f"class {i:02d}" for i in range(25) for _ in range(30 - i)]

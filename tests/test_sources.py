@@ -165,6 +165,8 @@ class TestFolder:
         real = os.read
         monkeypatch.setattr(os, "read", lambda file, count: real(file, min(count, 999)))
         assert source.read(0) == content
+        monkeypatch.setattr(os, "fstat", lambda file: SimpleNamespace(st_size=0))  # as some file systems say
+        assert [source.read(0), source.read(1)] == [content, b""]
 
     def test_unreadable_folder_is_named(self, tmp_path):
         write(tmp_path / "locked/1.png")
@@ -607,6 +609,8 @@ class TestHuggingFace:
         assert asked == [("owner/name", "small")]
         with pytest.raises(UsageError, match="no split 'ood'; it has: train, validation"):
             split_spec("hf:owner/name", "ood")
+        with pytest.raises(UsageError, match="'hf:' names no data set"):
+            split_spec("hf:", "test")
 
     @pytest.mark.filterwarnings("ignore")  # of the package's own making
     def test_saved_data_sets(self, tmp_path, monkeypatch):

@@ -44,7 +44,7 @@ class ProsminLoss:
     samples: int = option(4, "samples a forecast, mirrored ones counted")
     antithetic: bool = option(True, "paired estimator: half of the samples mirror the other half")
     absolute: bool = option(False, "the paper's absolute value around the score")
-    same_view: bool = option(True, "score a view against the target's embedding of the same view too")
+    same_view: bool = option(True, "let a view meet the target's embedding of the same view too")
     target_views: Literal["both", "one"] = option(
         "both", "average over both global target views, or take one at random"
     )

@@ -43,6 +43,10 @@ class FolderSource:
         return read_file(f"{self.root}{os.sep}{self.names[i]}")
 
 
+_UNKNOWN = 2**20
+"""Bytes asked for where a file does not say how many it has."""
+
+
 def read_file(path: str) -> bytes:
     """All of a file, by as few calls as it takes.
 
@@ -51,8 +55,9 @@ def read_file(path: str) -> bytes:
     file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
     try:
         size = os.fstat(file).st_size
-        data = os.read(file, size)
-        while 0 < len(data) < size and (more := os.read(file, size - len(data))):  # a file system may give less
+        data = os.read(file, size or _UNKNOWN)
+        # A file system may give less than it has, and some call every size 0.
+        while data and len(data) != size and (more := os.read(file, _UNKNOWN)):
             data += more
         return data
     finally:

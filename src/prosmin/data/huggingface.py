@@ -50,9 +50,7 @@ class HuggingfaceSource:
 def open_huggingface(rest: str) -> HuggingfaceSource:
     """The pictures of one split of a Hugging Face data set."""
     datasets = _package()
-    name, _, wanted = rest.partition("@")
-    if not name:
-        raise UsageError("The data 'hf:' names no data set; write hf:NAME or hf:NAME@SPLIT.")
+    name, wanted = _name(rest)
     with _told(rest):
         found = _load(datasets, name, wanted)
     features = found.features
@@ -74,7 +72,7 @@ def open_huggingface(rest: str) -> HuggingfaceSource:
 def other_split(rest: str, split: str) -> str:
     """What follows `hf:` for another split; an error where there is none."""
     datasets = _package()
-    name = rest.partition("@")[0]
+    name, _ = _name(rest)
     with _told(rest):
         return f"{name}@{splits.choose(split, _splits(datasets, name), spec=f'hf:{name}')}"
 
@@ -86,6 +84,14 @@ def _package() -> ModuleType:
         raise ProsminError(
             "Data of the form hf:NAME need the package datasets: pip install 'prosmin[datasets]'"
         ) from None
+
+
+def _name(rest: str) -> tuple[str, str]:
+    """The data set and the split, which may be empty."""
+    name, _, wanted = rest.partition("@")
+    if not name:
+        raise UsageError("The data 'hf:' names no data set; write hf:NAME or hf:NAME@SPLIT.")
+    return name, wanted
 
 
 @contextmanager

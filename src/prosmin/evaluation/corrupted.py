@@ -12,11 +12,11 @@ from prosmin.config import ViewsConfig
 from prosmin.data.corruptions import reference
 from prosmin.data.corruptions.framing import framed, framed_sides
 from prosmin.data.corruptions.generate import corrupt, generators
-from prosmin.data.corruptions.parameters import parameters_for
+from prosmin.data.corruptions.parameters import generators_of, parameters_for
 from prosmin.data.corruptions.stored import StoredSet, open_stored
 from prosmin.data.pictures import Pictures
 from prosmin.data.streamed import PictureSet, in_memory, joined, memory_limit
-from prosmin.errors import ProsminError
+from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.placing import place
 
@@ -73,6 +73,8 @@ def _makeable(context: Context) -> tuple[dict[str, str], dict[str, str]]:
             f"Of a picture in {test.spec} the encoder sees {side} x {side} pixels; corruptions are defined from "
             f"{reference.SMALLEST} pixels on."
         )
+    if isinstance(test, Pictures):
+        _parameters(context, int(framed_sides(test.sizes, views).max()))
     if 3 * views.global_size**2 * len(test) > memory_limit():
         raise ProsminError(
             f"{len(test)} pictures of {test.spec} at {views.global_size} px take more than a third of the memory of "
@@ -114,8 +116,7 @@ def _generated(context: Context) -> Corrupted:
     seen = _framed(context.sets["test"], context.encoder.config.views)
     pictures = seen.to(place(seen.images, device).device)  # corrupted and looked at where the encoder is
     side = int(pictures.sizes.max())
-    generator = context.options.corruption_generator
-    parameters = parameters_for(context.options.corruption_parameters, side, generator=generator)
+    generator, parameters = context.options.corruption_generator, _parameters(context, side)
 
     def read(name: str, severity: int, show: Show) -> Pictures:
         def progress(done: int) -> None:
@@ -147,6 +148,18 @@ def _generated(context: Context) -> Corrupted:
         },
         read=read,
     )
+
+
+def _parameters(context: Context, side: int) -> str:
+    """How strong severities are for pictures of so many pixels; an error where the generator knows others only."""
+    chosen, generator = context.options.corruption_parameters, context.options.corruption_generator
+    parameters = parameters_for(chosen, side)
+    if chosen != parameters and generator not in generators_of(parameters):
+        raise UsageError(
+            f"--corruption-generator is {generator}, which has imagenet-c's severities alone, and for pictures seen at "
+            f"{side} px auto means {parameters}. Add --corruption-parameters imagenet-c to have its far stronger ones."
+        )
+    return parameters
 
 
 def _framed(pictures: PictureSet, views: ViewsConfig) -> Pictures:

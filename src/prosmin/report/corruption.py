@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from prosmin.data.corruptions.names import COMMON
-from prosmin.data.corruptions.parameters import PARAMETERS
+from prosmin.data.corruptions.parameters import PARAMETERS, parameters_of
 from prosmin.report.axes import Axis, finite, round_axis, share_axis
 from prosmin.report.blocks import Block, Cell, Figure, Fold, Missing, Row, Section, Table
 from prosmin.report.charts import Curve, line_chart
@@ -132,7 +132,7 @@ def _means(matrix: Matrix, what: str) -> list[float]:
 def _alike(having: Sequence[tuple[int, Run, Matrix]]) -> bool:
     seen = {(tuple(matrix.names), tuple(matrix.severities)) for _, _, matrix in having}
     settings = [run.part("corruption", "settings") for _, run, _ in having]
-    made = {(str(each.get("source")), str(each.get("parameters"))) for each in settings}
+    made = {(str(each.get("source")), parameters_of(each)) for each in settings}
     return len(seen) == 1 and len(made) == 1
 
 

@@ -73,10 +73,10 @@ def laid_out(points: np.ndarray) -> tuple[np.ndarray, int]:
         cos, sin = np.cos(angle), np.sin(angle)
         turns.append(turns[0] @ np.array([[cos, sin], [-sin, cos]]))
     flat = min(turns, key=lambda turned: float(np.ptp(turned[:, 1])))
-    low, span = flat.min(0), np.maximum(np.ptp(flat, axis=0), 1e-9)
+    middle, span = (flat.min(0) + flat.max(0)) / 2, np.maximum(np.ptp(flat, axis=0), 1e-9)
     wide = WIDTH - 2 * MARGIN
     height = max(math.ceil(wide * span[1] / span[0]) + 2 * MARGIN, LOWEST)
-    return (flat - low - span / 2) * (wide / span[0]) + [WIDTH / 2, height / 2], height
+    return (flat - middle) * (wide / span[0]) + [WIDTH / 2, height / 2], height
 
 
 def reading(run: Run, album: Album) -> str:

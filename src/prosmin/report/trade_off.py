@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from prosmin.data.corruptions.parameters import parameters_of
 from prosmin.report.axes import round_axis, share_axis
 from prosmin.report.blocks import Cell, Figure, Table
 from prosmin.report.drawing import Words, series
@@ -80,9 +81,13 @@ def _auroc_interval(run: Run) -> tuple[float, float] | None:
 def _unlike(runs: Sequence[Run]) -> str:
     """A warning where the runs were not measured alike."""
     for name in ("ood", "corruption"):
-        # "auto" is resolved in the settings, by what the encoder sees.
+        # How strong severities are is resolved in the settings, by what the encoder sees: "auto" may mean the same.
         how = [
-            (run.part(name, "options"), run.part(name, "data"), run.part(name, "settings").get("parameters"))
+            (
+                {k: v for k, v in run.part(name, "options").items() if k != "corruption_parameters"},
+                run.part(name, "data"),
+                parameters_of(run.part(name, "settings")),
+            )
             for run in runs
         ]
         if any(other != how[0] for other in how):

@@ -110,7 +110,7 @@ def check_objective(
     if pairs == "pooled" and not same_view:
         raise UsageError(
             "loss.same_view is false with loss.pairs pooled; allowed: true, as a pool of all views has no "
-            "view to leave out. Use loss.pairs within to leave same-view pairs out."
+            "view to leave out. Add --loss.same_view true, or use loss.pairs within to leave same-view pairs out."
         )
     _guard(rule, pairs, estimator, beta, lam, samples, views=views, force=force)
 

@@ -111,11 +111,20 @@ GENERATORS = ("torch", "imagecorruptions")
 """What makes corruptions; the second, the reference, knows ImageNet-C's parameters alone."""
 
 
-def parameters_for(choice: str, side: int, *, generator: str = GENERATORS[0]) -> str:
-    """The name of a table: the one that is chosen; by "auto" the generator's only one, or that for so many pixels."""
-    if choice != AUTO:
-        return choice
-    return "cifar-10-c" if side <= SMALL and generator == GENERATORS[0] else "imagenet-c"
+_OLD_NAMES = {"ImageNet-C's, at the size the encoder sees": "imagenet-c"}
+
+
+def parameters_for(choice: str, side: int) -> str:
+    """The name of a table: the one that is chosen, by "auto" that for pictures of this many pixels."""
+    if choice == AUTO:
+        return "cifar-10-c" if side <= SMALL else "imagenet-c"
+    return choice
+
+
+def parameters_of(settings: Mapping[str, Any]) -> str | None:
+    """The table that a result of generated corruptions names, also by the name it had once; None: it names none."""
+    name = settings.get("parameters")
+    return None if name is None else _OLD_NAMES.get(str(name), str(name))
 
 
 def check_parameters(choice: str, *, auto: bool) -> None:
@@ -125,9 +134,14 @@ def check_parameters(choice: str, *, auto: bool) -> None:
         raise UsageError(f"The parameters of corruptions are {choice!r}; allowed: {', '.join(allowed)}.")
 
 
+def generators_of(parameters: str) -> tuple[str, ...]:
+    """What can make corruptions with these parameters."""
+    return GENERATORS[:1] if parameters == "cifar-10-c" else GENERATORS
+
+
 def check_generator(generator: str, parameters: str) -> None:
     """An error for a generator that there is not, or that does not know the parameters."""
-    allowed = GENERATORS[:1] if parameters == "cifar-10-c" else GENERATORS
+    allowed = generators_of(parameters)
     if generator not in allowed:
         raise UsageError(
             f"The corruptions' generator is {generator!r}; allowed with parameters {parameters}: {', '.join(allowed)}."
