@@ -201,6 +201,19 @@ class TestTradeOff:
         path.write_text(json.dumps(result))
         assert "compare with care" in trade_off_figure([runs[0], read_run(other.path, "fair")]).reading
 
+    @pytest.mark.parametrize(("named", "marked"), [("imagenet-c", False), ("cifar-10-c", True)])
+    def test_severities_count_as_they_were_not_as_they_were_asked_for(self, runs, tmp_path, named, marked):
+        shown = []
+        old = "ImageNet-C's, at the size the encoder sees"
+        for run, name, asked in ((runs[0], old, {}), (runs[1], named, {"corruption_parameters": named})):
+            copy = without(run, tmp_path)
+            path = copy.path / "results" / "corruption.json"
+            result = json.loads(path.read_text())
+            result["settings"] = result.get("settings", {}) | {"parameters": name}
+            path.write_text(json.dumps(result | {"options": result.get("options", {}) | asked}))
+            shown.append(read_run(copy.path, run.name))
+        assert ("compare with care" in trade_off_figure(shown).reading) is marked
+
     def test_names_do_not_cover_each_other(self):
         tops = np.array([100.0, 101.0, 30.0, 178.0, 177.0])
         heights = np.sort(spaced(tops))
