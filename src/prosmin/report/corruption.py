@@ -171,7 +171,7 @@ def reading(run: Run, names: Sequence[str], means: Sequence[float], write: Any) 
     said = [f"Worst: {names[worst]}, {write(means[worst])} over the severities."] if worst is not None else []
     settings = run.part("corruption", "settings")
     if settings.get("source") == "generated":
-        parameters = str(settings.get("parameters"))
+        parameters = parameters_of(settings)
         whose = f" with the severities of {parameters}" if parameters in PARAMETERS else ""
         said.append(f"Generated{whose}: not to be held against figures of published corrupted sets.")
     left_out = settings.get("left_out")

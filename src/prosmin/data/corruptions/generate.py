@@ -88,9 +88,9 @@ def corrupt(
     """The pictures with one corruption at one severity, 1 to 5; what is random follows from seed and place.
 
     `parameters` are "imagenet-c" or "cifar-10-c". `generator` is "torch", or "imagecorruptions", which has ImageNet-C's
-    parameters alone. `device` is where torch works, `workers` the processes of imagecorruptions
-    (None: the cores). With a folder as `cache`, what was made once for these pixels is read back. `progress` is told
-    how many more pictures are done. The result is where the pictures are.
+    parameters alone. `device` is where torch works, `workers` the processes of imagecorruptions (None: the cores).
+    With a folder as `cache`, what was made once for these pixels is read back. `progress` is told how many more
+    pictures are done. The result is where the pictures are.
     """
     _check(pictures, name, severity, parameters, generator)
     work = _Work(name, severity, parameters, seed, torch.device(device), workers or worker_count(), progress)
