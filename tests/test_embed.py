@@ -30,6 +30,7 @@ from prosmin.embed.request import Request
 from prosmin.encoder import load, untrained
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.knn import nearest
+from prosmin.helpers import Helpers
 from prosmin.recording import Recorded
 from test_faults import wait_until
 from tiny_methods import tiny_method
@@ -427,9 +428,9 @@ def command(encoder):
     return ["embed", str(encoder), "--out", "x.parquet", *ARGUMENTS]
 
 
-def start(encoder, folder, *launcher):
+def start(encoder, folder, *launcher, more=()):
     return subprocess.Popen(
-        [sys.executable, *launcher, "-m", "prosmin", *command(encoder)],
+        [sys.executable, *launcher, "-m", "prosmin", *command(encoder), *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -478,10 +479,30 @@ class TestContinuing:
         assert (tmp_path / "x.parquet").read_bytes() == undisturbed
         assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
 
+    def test_two_processes_without_a_launcher_write_the_same_rows(self, encoder, undisturbed, tmp_path):
+        """Killed in the middle, the first takes the other along; then they go on from there."""
+        folder = tmp_path / "x.parquet.parts"
+        process = start(encoder, tmp_path, more=("--processes", "2"))
+        wait_until((folder / "part-00000.parquet").exists, process)
+        process.kill()
+        process.communicate()
+        process = start(encoder, tmp_path, more=("--processes", "2"))
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output
+        assert pq.read_table(tmp_path / "x.parquet").equals(pq.read_table(pa.BufferReader(undisturbed)))
+        assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
+
+    def test_a_process_that_comes_when_all_is_done(self, tmp_path):
+        """The first one has removed the folder between this one's look at the file and its lock."""
+        folder = tmp_path / "x.parquet.parts"
+        with parts.open_folder(folder, {}, Process(1, 2, 1), finished=lambda: True):
+            pass
+        assert not folder.exists()
+
     def test_a_process_writes_its_own_parts_and_no_others(self, encoder, specs, tmp_path, small_parts, monkeypatch):
         """The second of three processes: it waits for the first one's reference, and does not join."""
         request = Request(data=specs[1], out=tmp_path / "x.parquet", reference="none", views=0)
-        monkeypatch.setattr(run, "this_process", lambda environment: Process(1, 3, 1))
+        monkeypatch.setattr(run, "this_process", lambda *_: Process(1, 3, 1))
         folder = tmp_path / "x.parquet.parts"
         folder.mkdir()
         monkeypatch.setattr(run, "_settings", lambda *_: {"a": 1})
@@ -489,7 +510,7 @@ class TestContinuing:
         embed(encoder, request)
         assert sorted(path.name for path in folder.glob("part-*")) == ["part-00001.parquet", "part-00004.parquet"]
         assert not request.out.exists()
-        monkeypatch.setattr(run, "this_process", lambda environment: Process(0, 1, 0))  # alone it does the rest
+        monkeypatch.setattr(run, "this_process", lambda *_: Process(0, 1, 0))  # alone it does the rest
         assert len(pq.read_table(embed(encoder, request))) == 300
 
     def test_finished_it_does_nothing(self, encoder, specs, tmp_path, capsys, monkeypatch):
@@ -586,10 +607,12 @@ class TestRefusals:
             (5, 8, 1),
         ),
         ({"SLURM_STEP_NUM_TASKS": "6", "SLURM_PROCID": "4", "SLURM_LOCALID": "1"}, (4, 6, 1)),
+        ({"PROSMIN_PROCESS": "1/3"}, (1, 3, 1)),
     ],
 )
 def test_a_launcher_says_which_process_this_is(environment, expected):
-    assert tuple(this_process(environment)) == expected
+    found = this_process(environment, Helpers())
+    assert (found.rank, found.world, found.local) == expected
 
 
 class Again(Recorded):

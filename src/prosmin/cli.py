@@ -15,6 +15,7 @@ from typing import NoReturn
 from prosmin import __version__
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.options import Options, flag, read_options
+from prosmin.helpers import Helpers, helpers
 from prosmin.meant import closest, did_you_mean, meant_option
 
 # Modules that need torch, and that is nearly all, are imported by the command that needs them: `prosmin --help` does
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.showwarning = _show_warning
     try:
         options, rest = _parser().parse_known_args(arguments)
+        options.arguments = arguments
         options.line = shlex.join(["prosmin", *arguments])
         fields = _fields(rest, options.parser)
         options.run(options, fields)
@@ -193,6 +195,13 @@ def _parser() -> Parser:
     rows.add_argument(
         "--precision", default="32-true", metavar="NAME", help="32-true (default), or bf16-mixed on a GPU"
     )
+    rows.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="that share the pictures and this machine's GPUs: two a GPU decode faster than one (default: 1)",
+    )
 
     page = command("report", _report, "one HTML page of one run, or of several side by side")
     page.add_argument("runs", type=Path, nargs="+", metavar="RUN")
@@ -323,6 +332,11 @@ def _ablate(options: argparse.Namespace, fields: dict[str, str]) -> None:
 
 
 def _embed(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    with helpers(options.processes, options.arguments) as others:  # before the imports: they take seconds
+        _embed_beside(others, options)
+
+
+def _embed_beside(others: Helpers, options: argparse.Namespace) -> None:
     from prosmin.embed import embed
     from prosmin.embed.request import Request
 
@@ -336,7 +350,7 @@ def _embed(options: argparse.Namespace, fields: dict[str, str]) -> None:
         max_bad=options.max_bad,
         precision=options.precision,
     )
-    embed(options.run_folder, request, command=options.line)
+    embed(options.run_folder, request, command=options.line, helpers=others)
 
 
 def _report(options: argparse.Namespace, fields: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ with how many processes.
 import fcntl
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from torch import Tensor
 
-from prosmin.embed.processes import Process, wait_until
+from prosmin.embed.processes import Process
 from prosmin.errors import ProsminError
 from prosmin.files import write_text
 
@@ -58,7 +58,9 @@ class Parts:
 
 
 @contextmanager
-def open_folder(folder: Path, settings: dict[str, Any], process: Process) -> Iterator[None]:
+def open_folder(
+    folder: Path, settings: dict[str, Any], process: Process, *, finished: Callable[[], bool]
+) -> Iterator[None]:
     """Make the folder, or check that the one there was begun with the same settings; hold this process's lock."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,8 +73,11 @@ def open_folder(folder: Path, settings: dict[str, Any], process: Process) -> Ite
             file = folder / SETTINGS
             if process.rank == 0 and not file.exists():
                 write_text(file, json.dumps(settings, indent=1))
-            wait_until(file.exists, what=str(file))
-            refuse_other(_read(file), settings, where=f"{folder} was begun")
+            process.wait_until(lambda: file.exists() or finished(), what=str(file))
+            if file.exists():
+                refuse_other(_read(file), settings, where=f"{folder} was begun")
+            else:  # the first process has finished and removed the folder that this one then made again
+                shutil.rmtree(folder)
             yield
         except BaseException:
             if process.world == 1 and not any(folder.glob("*-*")):

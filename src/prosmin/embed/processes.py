@@ -3,20 +3,24 @@
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import torch
+
+from prosmin.helpers import Helpers, place
 
 PATIENCE = 60
 """Seconds after which a process that waits says for what."""
 
 
-class Process(NamedTuple):
-    """This one among all, and its number on its own machine."""
+@dataclass(frozen=True)
+class Process:
+    """This one among all, its number on its own machine, and those that it started itself."""
 
     rank: int
     world: int
     local: int
+    helpers: Helpers = field(default_factory=Helpers)
 
     @property
     def device(self) -> torch.device:
@@ -25,24 +29,28 @@ class Process(NamedTuple):
             return torch.device("cpu")
         return torch.device("cuda", self.local % torch.cuda.device_count())
 
+    def wait_until(self, condition: Callable[[], bool], *, what: str) -> None:
+        """Until the other processes have come so far. A launcher ends those that wait for one that failed."""
+        began, pause, told = time.monotonic(), 0.01, False
+        while not condition():
+            self.helpers.check()
+            time.sleep(pause)
+            pause = min(2 * pause, 2.0)
+            if not told and time.monotonic() - began > PATIENCE:
+                print(f"waiting for {what} by another process", file=sys.stderr, flush=True)
+                told = True
 
-def this_process(environment: Mapping[str, str]) -> Process:
-    """As torchrun or SLURM's srun say; alone where neither does."""
+
+def this_process(environment: Mapping[str, str], helpers: Helpers) -> Process:
+    """As torchrun, SLURM's srun or the process that started it say; else the first of those it started itself."""
     if "TORCHELASTIC_RUN_ID" in environment:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     elif "SLURM_STEP_NUM_TASKS" in environment:  # SLURM_NTASKS is there without srun too, in a lone batch script
         names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+    elif found := place(environment):
+        rank, world = found
+        return Process(rank, world, rank)
     else:
-        return Process(0, 1, 0)
-    return Process(*(int(environment[name]) for name in names))
-
-
-def wait_until(condition: Callable[[], bool], *, what: str) -> None:
-    """Until the other processes have come so far. A launcher ends those that wait for one that failed."""
-    began, pause, told = time.monotonic(), 0.01, False
-    while not condition():
-        time.sleep(pause)
-        pause = min(2 * pause, 2.0)
-        if not told and time.monotonic() - began > PATIENCE:
-            print(f"waiting for {what} by another process", file=sys.stderr, flush=True)
-            told = True
+        return Process(0, 1 + len(helpers.started), 0, helpers)
+    rank, world, local = (int(environment[name]) for name in names)
+    return Process(rank, world, local)

@@ -25,21 +25,23 @@ from prosmin.embed.joining import Joined, join, settings_of, unreadable_of, writ
 from prosmin.embed.judging import Judging
 from prosmin.embed.own import own_groups
 from prosmin.embed.parts import PART, Parts, open_folder, refuse_other, remove_folder
-from prosmin.embed.processes import Process, this_process, wait_until
+from prosmin.embed.processes import Process, this_process
 from prosmin.embed.recorded import BATCH, recorded
 from prosmin.embed.request import NO_REFERENCE, Request
 from prosmin.embed.stream import fill
 from prosmin.encoder import Encoder, load
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import writing
+from prosmin.helpers import Helpers
 
 
-def embed(run: Path | str, request: Request, *, command: str = "") -> Path:
+def embed(run: Path | str, request: Request, *, command: str = "", helpers: Helpers | None = None) -> Path:
     """Write one row a picture to `request.out`.
 
-    Several processes under torchrun or SLURM each take every n-th part; the first one puts them together.
+    Several processes, started by torchrun, SLURM or as `helpers`, each take every n-th part; the first one puts them
+    together.
     """
-    process = this_process(os.environ)
+    process = this_process(os.environ, helpers or Helpers())
     if process.device.type == "cuda":
         torch.cuda.set_device(process.device)  # streams and recordings are made on the current device
     encoder = load(run).to(process.device, precision=request.precision)
@@ -50,7 +52,7 @@ def embed(run: Path | str, request: Request, *, command: str = "") -> Path:
         _say(process, f"{request.out} has been written already.")
         return request.out
     folder = request.out.with_name(f"{request.out.name}.parts")
-    with open_folder(folder, settings, process):
+    with open_folder(folder, settings, process, finished=partial(_is_finished, request.out, settings)):
         if _is_finished(request.out, settings):  # by the first process, between the last line and the lock
             return request.out
         judging = None if belonging is None else _reference(encoder, source, belonging, folder, process, request)
@@ -59,7 +61,7 @@ def embed(run: Path | str, request: Request, *, command: str = "") -> Path:
         parts = Parts(folder, "part-{:05d}.parquet", torch.arange(len(source)))
         _write_rows(encoder, source, judging, parts, process, request)
         if process.rank == 0:
-            wait_until(parts.are_whole, what=f"parts of {folder}")
+            process.wait_until(parts.are_whole, what=f"parts of {folder}")
             about = _about(str(run), settings, judging, command)
             found = join(parts, request.out, source, about, max_bad=request.max_bad)
             remove_folder(folder, process)
@@ -154,14 +156,14 @@ def _reference(
             title="reference",
         )
         if process.rank == 0:
-            wait_until(parts.are_whole, what=f"parts of {folder}")
+            process.wait_until(parts.are_whole, what=f"parts of {folder}")
             found = [load_file(parts.path(i)) for i in range(len(parts))]
             features = torch.cat([part["features"] for part in found])
             there = torch.isin(numbers, torch.cat([part["numbers"] for part in found]))
             references.check_size(len(features), belonging.spec)
             fitted = references.fit(features.to(encoder.device), groups[there].to(encoder.device))
             references.write_reference(fitted, file)
-    wait_until(file.exists, what=str(file))
+    process.wait_until(file.exists, what=str(file))
     reference = references.read_reference(file).to(encoder.device)
     rate = references.possible_rate(len(reference.scores), request.false_alarms)
     if request.false_alarms is None and rate != references.FALSE_ALARMS and process.rank == 0:

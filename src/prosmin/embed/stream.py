@@ -50,6 +50,7 @@ def fill(
     written: deque[Future[None]] = deque()
     with closing(batches), ThreadPoolExecutor(WRITERS, thread_name_prefix="prosmin-write") as writer, progress:
         for i in missing:
+            process.helpers.check()
             made: list[Made] = []
             for order in parts.pictures(i).split(batch):
                 made.append(make(next(batches)))

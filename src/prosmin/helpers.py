@@ -1,0 +1,124 @@
+"""Further processes of one command on this machine, without a launcher: `prosmin embed --processes N`.
+
+Each is the same command again, told by its environment which of them it is. What it says is shown only if it fails; it
+ends when the first process does, however that ends. Nothing heavy is imported here, so that all of them start at once.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from prosmin.errors import ProsminError, UsageError
+
+PLACE = "PROSMIN_PROCESS"
+"""RANK/WORLD, in the environment of every process but the first."""
+
+LAUNCHERS = {"TORCHELASTIC_RUN_ID": "torchrun", "SLURM_STEP_NUM_TASKS": "srun"}
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A process and what it has said."""
+
+    process: subprocess.Popen[bytes]
+    said: IO[bytes]
+
+
+@dataclass(frozen=True)
+class Helpers:
+    """The processes beside the first one."""
+
+    started: tuple[Helper, ...] = ()
+
+    def check(self) -> None:
+        """An error where one of them has failed."""
+        for helper in self.started:
+            if status := helper.process.poll():
+                helper.said.seek(0)
+                words = helper.said.read().decode(errors="replace").strip()
+                raise ProsminError(
+                    f"One of {1 + len(self.started)} processes ended with status {status}: "
+                    f"{words.removeprefix('prosmin: ') or 'it said nothing.'}"
+                )
+
+
+@contextlib.contextmanager
+def helpers(count: int, arguments: Sequence[str]) -> Iterator[Helpers]:
+    """`count` - 1 processes of the command `prosmin ARGUMENTS`; they end with this block."""
+    if count < 1:
+        raise UsageError(f"--processes is {count}; allowed: 1 or more.")
+    if PLACE in os.environ:
+        _end_with_parent()
+        yield Helpers()
+        return
+    if count == 1:
+        yield Helpers()
+        return
+    if launcher := next((name for sign, name in LAUNCHERS.items() if sign in os.environ), None):
+        raise UsageError(f"--processes is {count}, and {launcher} starts the processes. Leave one of the two out.")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    shares = {"LOCAL_WORLD_SIZE": str(count)} | (
+        {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // count))}
+    )
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_environment(shares))
+        yield Helpers(tuple(stack.enter_context(_started(rank, count, arguments)) for rank in range(1, count)))
+
+
+def place(environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """Number of this process and of all, where it is one that was started here."""
+    if PLACE not in environment:
+        return None
+    rank, _, world = environment[PLACE].partition("/")
+    return int(rank), int(world)
+
+
+@contextlib.contextmanager
+def _started(rank: int, count: int, arguments: Sequence[str]) -> Iterator[Helper]:
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(
+            [sys.executable, "-m", "prosmin", *arguments],
+            env={**os.environ, PLACE: f"{rank}/{count}"},
+            stdin=subprocess.PIPE,  # at whose end it ends
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            process_group=0,  # Ctrl-C is for the first process, which ends the others
+        ) as process,
+    ):
+        try:
+            yield Helper(process, said)
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _end_with_parent() -> None:
+    """The pipe from the first process ends when that does, killed or not."""
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 1024):
+                pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="prosmin-parent").start()

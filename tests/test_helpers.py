@@ -1,0 +1,84 @@
+"""Processes that a command starts beside itself."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from prosmin.errors import ProsminError, UsageError
+from prosmin.helpers import Helpers, helpers, place
+
+
+def wait(condition, seconds=60):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_one_process_starts_no_other():
+    with helpers(1, ["embed"]) as others:
+        assert others == Helpers()
+        others.check()
+
+
+def test_none_is_too_few():
+    with pytest.raises(UsageError, match=r"--processes is 0; allowed: 1 or more"), helpers(0, []):
+        pass
+
+
+@pytest.mark.parametrize(("sign", "name"), [("TORCHELASTIC_RUN_ID", "torchrun"), ("SLURM_STEP_NUM_TASKS", "srun")])
+def test_a_launcher_and_this_do_not_go_together(sign, name, monkeypatch):
+    monkeypatch.setenv(sign, "1")
+    with pytest.raises(UsageError, match=f"--processes is 2, and {name} starts the processes"), helpers(2, []):
+        pass
+
+
+def test_what_a_failed_process_said_is_told():
+    with helpers(2, ["no-such-command"]) as others:
+        [other] = others.started
+        wait(lambda: other.process.poll() is not None)
+        with pytest.raises(ProsminError, match=r"One of 2 processes ended with status 2: .*'no-such-command'"):
+            others.check()
+
+
+def test_cores_are_shared_and_given_back(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "7")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(9)))
+    with helpers(3, ["--version"]) as others:
+        assert len(others.started) == 2
+        assert os.environ["LOCAL_WORLD_SIZE"] == "3"
+        assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert os.environ["LOCAL_WORLD_SIZE"] == "7"
+    assert "OMP_NUM_THREADS" not in os.environ
+    assert all(other.process.returncode is not None for other in others.started)
+
+
+def test_the_number_of_a_process():
+    assert place({}) is None
+    assert place({"PROSMIN_PROCESS": "1/2"}) == (1, 2)
+
+
+def test_a_helper_starts_no_others_and_ends_with_the_process_that_started_it():
+    code = """
+import time
+from prosmin.helpers import helpers
+
+with helpers(2, []) as others:
+    print(len(others.started), flush=True)
+    time.sleep(60)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PROSMIN_PROCESS": "1/2"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "0\n"
+    process.stdin.close()  # as when the other end is killed
+    assert process.wait(timeout=30) == 1
+    process.stdout.close()
