@@ -1,7 +1,7 @@
 """What `prosmin embed` costs beside the networks, and beside decoding; whether its memory grows with the set.
 
     python benchmarks/embed.py --out benchmarks/results/embed-cpu.json
-    python benchmarks/embed.py --jpeg parquet:photos64.parquet --out benchmarks/results/embed-h200.json
+    python benchmarks/embed.py --jpeg parquet:photos64.parquet --processes 1 2 --out benchmarks/results/embed-h200.json
 
 Beside the networks (the default): the whole command, from opening the encoder to the finished file, in turns with the
 same encoder's passes over the same pictures already decoded in memory. Both make the same passes: one a picture, one
@@ -12,6 +12,10 @@ their speed by a tenth and more. Encoders are untrained, which costs the same.
 
 Beside decoding (--jpeg SPEC): the encoded pictures of SPEC as --files files in a folder. In turns: every core reads and
 decodes, nothing else; the feed alone, which also packs and copies to the device; the whole command.
+
+By processes (--jpeg SPEC --processes N ...): the same files. Reading and decoding alone, by all cores in N processes,
+and `prosmin embed --processes N` as a person starts it. A rate is that of the files beyond the first 1,024: what the
+same takes with those alone, its start, is subtracted. The limit is the best rate of decoding in the run.
 
 On a machine that others use too (--patience SECONDS), a turn begins when they are quiet, and one that they disturbed is
 made again; `disturbed` counts those. The JSON is written after every row. Peak memory is that of a process of its own,
@@ -61,6 +65,22 @@ status = main(sys.argv[1:])
 print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 sys.exit(status)
 """
+DECODE = """
+import multiprocessing, os, sys, time
+import embed
+spec, count = sys.argv[1], int(sys.argv[2])
+os.environ["LOCAL_WORLD_SIZE"] = str(count)  # cores are shared
+fork = multiprocessing.get_context("fork")
+workers = [fork.Process(target=embed.decode_all, args=(spec,), kwargs={"share": (i, count)}) for i in range(count)]
+began = time.perf_counter()
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join()
+assert not any(worker.exitcode for worker in workers)
+print(time.perf_counter() - began)
+"""
+FIRST = 1024
 CHUNK = 16
 """Pictures a decoding thread takes at once."""
 
@@ -193,16 +213,17 @@ def beside_networks(folder: Path, spec: str, case: Case, options: argparse.Names
     } | compare(runs, pictures, shares={"ratio": "networks"}, options=options)
 
 
-def decode_all(spec: str) -> None:
-    """Read and decode with every core, nothing else."""
+def decode_all(spec: str, *, share: tuple[int, int] = (0, 1)) -> None:
+    """Read and decode with every core, nothing else; of several processes each every n-th chunk."""
     source = open_source(spec)
+    number, processes = share
 
     def some(start: int) -> None:
         for i in range(start, min(start + CHUNK, len(source))):
             read_picture(source, i)
 
     with ThreadPoolExecutor(max_workers=worker_count()) as workers:
-        list(workers.map(some, range(0, len(source), CHUNK)))
+        list(workers.map(some, range(number * CHUNK, len(source), processes * CHUNK)))
 
 
 def feed_all(spec: str, device: torch.device, *, batch: int) -> None:
@@ -238,6 +259,31 @@ def beside_decoding(folder: Path, spec: str, *, views: int, options: argparse.Na
     } | compare(runs, options.files, shares=shares, options=options)
 
 
+def by_processes(folder: Path, spec: str, first: str, count: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One row: `count` processes decode, and embed."""
+
+    def decode(data: str) -> float:
+        line = [sys.executable, "-c", DECODE, data, str(count)]
+        done = subprocess.run(line, check=True, capture_output=True, text=True, cwd=Path(__file__).parent)
+        return float(done.stdout)
+
+    def whole(data: str) -> float:
+        out = folder / "x.parquet"
+        out.unlink(missing_ok=True)
+        line = [sys.executable, "-m", "prosmin", "embed", str(folder), "--data", data, "--out", str(out)]
+        line += ["--reference", NO_REFERENCE, "--views", "0", "--precision", options.precision]
+        began = time.perf_counter()
+        subprocess.run([*line, "--processes", str(count)], check=True, capture_output=True)
+        return time.perf_counter() - began
+
+    row: dict[str, Any] = {"files": options.files, "precision": options.precision, "processes": count}
+    for name, run in (("decoding", decode), ("embed", whole)):
+        start, all_of_it = (statistics.median(run(data) for _ in range(options.repeats)) for data in (first, spec))
+        row[f"{name}_seconds"], row[f"{name}_seconds_of_the_first_{FIRST}"] = round(all_of_it, 2), round(start, 2)
+        row[f"{name}_images_per_second"] = round((options.files - FIRST) / (all_of_it - start), 1)
+    return row
+
+
 def peak_mib(encoder: Path, spec: str, out: Path) -> int:
     """Peak memory of a process that embeds the set."""
     arguments = ["embed", str(encoder), "--data", spec, "--out", str(out), "--reference", "none", "--views", "0"]
@@ -249,8 +295,17 @@ def measure_decoding(options: argparse.Namespace, work: Path, report: dict[str, 
     """The rows of --jpeg."""
     encoder = untrained(configs.resolve(recipe=options.recipe)).save(work / "encoder")
     report |= {"recipe": options.recipe, "data": options.jpeg, "speed": []}
-    warm = repeat_files(options.jpeg, work / "few", min(1024, options.files))
+    warm = repeat_files(options.jpeg, work / "few", min(FIRST, options.files))
     spec = repeat_files(options.jpeg, work / "files", options.files)
+    for count in options.processes:
+        report["speed"].append(by_processes(encoder, spec, warm, count, options))
+        limit = max(row["decoding_images_per_second"] for row in report["speed"])
+        for row in report["speed"]:
+            row["of_decoding"] = round(row["embed_images_per_second"] / limit, 3)
+        print(json.dumps(report["speed"][-1]), flush=True)
+        save()
+    if options.processes:
+        return
     for views in options.views:
         run_embed(encoder, request_of(warm, work / "warm.parquet", views=views, options=options))
         report["speed"].append(beside_decoding(encoder, spec, views=views, options=options))
@@ -290,6 +345,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="files of a case, times this")
     parser.add_argument("--jpeg", metavar="SPEC", help="encoded pictures of natural size: measure beside decoding")
     parser.add_argument("--files", type=int, default=60_000, help="files that they are repeated to")
+    parser.add_argument("--processes", type=int, nargs="+", default=(), metavar="N", help="--jpeg by processes")
     parser.add_argument("--recipe", default="imagenet-vit-small", help="the encoder of --jpeg")
     parser.add_argument("--views", type=int, nargs="+", default=(0, 2), help="random views of --jpeg")
     parser.add_argument("--precision", default="bf16-mixed", help="arithmetic of --jpeg")
@@ -299,7 +355,7 @@ def main() -> None:
     report: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
         "hardware": describe_machine(device),
-        "meaning": __doc__.split("\n\n")[3 if options.jpeg else 2].replace("\n", " "),
+        "meaning": __doc__.split("\n\n")[4 if options.processes else 3 if options.jpeg else 2].replace("\n", " "),
     }
     with tempfile.TemporaryDirectory() as name:
         measure = measure_decoding if options.jpeg else measure_networks

@@ -122,3 +122,17 @@ def test_floats_are_taken_as_they_are() -> None:
 def test_unknown_interpolation_is_refused() -> None:
     with pytest.raises(UsageError, match="'lanczos'; allowed: bilinear, bicubic"):
         resized_crop(torch.zeros(1, 3, 4, 4), torch.tensor([[0, 0, 4, 4]]), 4, interpolation="lanczos")
+
+
+def test_a_view_does_not_depend_on_how_many_are_made_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit; padding changes the number of taps, and so the order of the sums."""
+    generator = torch.Generator().manual_seed(3)
+    sizes = torch.tensor([[40, 31], [25, 48], [33, 33], [48, 48], [20, 21]])
+    images = torch.randint(0, 256, (5, 3, 48, 48), dtype=torch.uint8, generator=generator)
+    boxes = random_boxes(sizes, generator)
+    together = resized_crop(images, boxes, 16)
+    padded = resized_crop(torch.nn.functional.pad(images, (0, 80, 0, 16)), boxes, 16)
+    monkeypatch.setattr(separable, "FLOATS", 2 * 3 * 48 * 48)  # two pictures at a time
+    assert torch.equal(resized_crop(images, boxes, 16), together)
+    torch.testing.assert_close(padded, together, rtol=0, atol=1e-6)  # 16 terms of size 1 in float32
+    assert resized_crop(images[:0], boxes[:0], 16).shape == (0, 3, 16, 16)

@@ -13,6 +13,9 @@ from torch import Tensor
 
 from prosmin.data.selection import host_may_look
 
+FLOATS = 2**22
+"""Pixels that a CPU turns to float at a time. Much more is fresh memory at every step, which the system must clear."""
+
 
 class Taps(NamedTuple):
     """The pixels that make each output pixel of an axis, and their weights: (B, V, size, T)."""
@@ -32,7 +35,18 @@ def combine(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
 
 
 def sum_taps(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
+    """A few pictures at a time: what lies between the steps is then small enough to stay in the same memory."""
+    few = max(1, FLOATS // images.shape[1:].numel())
+    if len(images) <= few:
+        return _sum_taps(images, rows, columns)
+    parts = zip(images.split(few), *(part.split(few) for part in (*rows, *columns)), strict=True)
+    return torch.cat([_sum_taps(some, Taps(p, w), Taps(q, v)) for some, p, w, q, v in parts])
+
+
+def _sum_taps(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
     """Each axis in turn, lying so that its pixels are rows of memory; columns first."""
+    if len(images):
+        images = images[:, :, : int(rows.places.amax()) + 1, : int(columns.places.amax()) + 1]  # the rest is padding
     half = _sum_rows(images.mT.contiguous().to(torch.float32)[:, None], columns)  # (B, V, C, w, H)
     return _sum_rows(half.mT.contiguous(), rows)
 
