@@ -13,6 +13,7 @@ from results_numbers import (
     NLL,
     RANK,
     SCALE,
+    SCORE,
     TARGET_STD,
     Column,
     Metric,
@@ -30,7 +31,7 @@ NOT_MEASURED = "not measured"
 OTHER_SEVERITIES = "other severities"
 SEVERITIES = {"cifar-10-c": "CIFAR-10-C's", "imagenet-c": "ImageNet-C's"}
 """The parameters of generated corruptions, those first that are preferred where as many runs have the others."""
-SCALE_SCORES = ("mean_log_scale", "total_variance", "cross_view_energy")
+SCALE_SCORES = ("mean_log_scale", "total_variance", "cross_view_energy", "distance_and_scale")
 """Scores that a method without a scale does not have."""
 
 
@@ -240,7 +241,8 @@ def _both(seeds: Seeds, score: str) -> str:
         metric = ood_metric(group, score)
         number = measure(metric, seeds)
         if number is None:
-            return "no scale" if score in SCALE_SCORES else NOT_MEASURED
+            has_scale = measure(ood_metric(group, SCORE), seeds) is not None
+            return "no scale" if score in SCALE_SCORES and not has_scale else NOT_MEASURED
         best = max(
             (found.mean for name in score_names(seeds) if (found := measure(ood_metric(group, name), seeds))),
             default=number.mean,

@@ -14,7 +14,10 @@ corruptions of five severities, ImageNet-C's or CIFAR-10-C's as each table says.
 than those of CIFAR-10-C and not comparable with its published numbers; the latter have the same constants and other
 random numbers, and how near they come was not measured. [docs/evaluation.md](docs/evaluation.md) says how each
 measure is taken. The deterministic twin is ProSMIN with its scale forced to 0 (`heads.scale=zero`) and nothing else
-changed. iBOT learns from the tokens of patches and needs a ViT."""
+changed. iBOT learns from the tokens of patches and needs a ViT.
+
+The training pictures were read from JPEG copies (quality 92, no chroma subsampling, about 37 dB to the original
+pixels), all test sets from lossless ones: training on the original files may give slightly other numbers."""
 
 CHOICES = """\
 **What was chosen on what.** Recipes are chosen on a fixed held-out tenth of the training pictures, without reading

@@ -17,6 +17,7 @@ from prosmin.evaluation.knn import nearest
 from prosmin.evaluation.ranking import auroc, average_precision
 from prosmin.evaluation.spread import cross_view_energy, mean_log_scale, total_variance
 
+_JUDGED = 10_000  # training pictures whose own distances are taken
 _RIDGE = 1e-6  # added to a covariance, in units of its mean variance
 
 
@@ -138,6 +139,35 @@ def fit_residual(train: Tensor, *, dim: int | None = None) -> Residual:
     return Residual(mean=mean, complement=axes[:, : train.shape[1] - dim])
 
 
+@dataclass(frozen=True, kw_only=True)
+class DistanceAndScale:
+    """How far from training and how unsure, each in standard deviations of the training pictures, added.
+
+    The two know different things: where a feature lies, and what the network could foretell of other views.
+    """
+
+    distances: tuple[float, float]  # mean and standard deviation over training
+    log_scales: tuple[float, float]
+
+    def __call__(self, distance: Tensor, log_scale: Tensor) -> Tensor:
+        """(N,), (N,) -> (N,)."""
+        parts = ((distance, self.distances), (log_scale, self.log_scales))
+        return sum(((values - mean) / deviation for values, (mean, deviation) in parts), torch.zeros_like(distance))
+
+
+def fit_distance_and_scale(knn: KnnDistance, train: Tensor, log_scale: Tensor) -> DistanceAndScale:
+    """On training pictures (M, D), (M,), each measured against the others; of many, `_JUDGED` spread over the set."""
+    some = torch.arange(0, len(train), max(1, len(train) // _JUDGED), device=train.device)
+    others = KnnDistance(bank=knn.bank, k=min(knn.k + 1, len(knn.bank)))  # the nearest is the picture itself
+    return DistanceAndScale(distances=_moments(others(train[some])), log_scales=_moments(log_scale))
+
+
+def _moments(values: Tensor) -> tuple[float, float]:
+    """Mean and standard deviation, which is not 0."""
+    values = values.double()
+    return values.mean().item(), values.std(correction=0).clamp_min(torch.finfo(torch.float32).tiny).item()
+
+
 Detector = Callable[[Tensor], Tensor]
 DETECTORS: dict[str, Callable[[Tensor], Detector]] = {
     "knn_distance": fit_knn_distance,
@@ -154,6 +184,9 @@ SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross_view_energy": cross_view_energy,
 }
 """Scores of the network's own forecasts: name -> function of mean and scale (V, N, K)."""
+
+JOINT = "distance_and_scale"
+"""The score of features and forecast together."""
 
 
 def ood_metrics(scores_in: Tensor, scores_out: Tensor) -> dict[str, float]:

@@ -113,6 +113,7 @@ SCORES = {
     "mean_log_scale": "mean log scale",
     "total_variance": "total variance",
     "cross_view_energy": "cross-view energy score",
+    "distance_and_scale": "kNN distance and scale",
     "uncertainty": "the uncertainty",
     "between_view_variance": "variance between views",
     "low_sharpness": "lack of sharpness",

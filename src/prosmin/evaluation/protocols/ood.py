@@ -8,7 +8,15 @@ from torch import Tensor
 
 from prosmin.errors import UsageError
 from prosmin.evaluation.context import TRAINED, Context
-from prosmin.evaluation.ood import DETECTORS, SCORES, Detector, ood_metrics
+from prosmin.evaluation.ood import (
+    DETECTORS,
+    JOINT,
+    SCORES,
+    Detector,
+    KnnDistance,
+    fit_distance_and_scale,
+    ood_metrics,
+)
 from prosmin.evaluation.result import Result
 
 DEFAULT = "knn_distance"
@@ -26,8 +34,10 @@ def run(context: Context) -> Result:
     groups = near_and_far(context)
     train = context.placed("train")
     detectors = {name: fit(train) for name, fit in DETECTORS.items()}
-    inside = _scores(context, "test", detectors)
-    outside = {name: _scores(context, name, detectors) for name in context.ood}
+    found = {name: _scores(context, name, detectors) for name in ("test", *context.ood)}
+    if context.has_scale:
+        _add_joint(context, found, detectors)
+    inside, outside = found["test"], {name: found[name] for name in context.ood}
     among = {name: mask for name in context.ood if (mask := of_its_classes(context, name)) is not None}
     sets: Rows = {
         name: {score: ood_metrics(_inside(inside[score], among.get(name)), scores[score]) for score in inside}
@@ -77,6 +87,15 @@ def _scores(context: Context, name: str, detectors: dict[str, Detector]) -> dict
     if context.has_scale:
         scores |= {score: context.view_scores(name)[score] for score in SCORES}
     return scores
+
+
+def _add_joint(context: Context, found: dict[str, dict[str, Tensor]], detectors: dict[str, Detector]) -> None:
+    """The score of distance and scale together, to each set's scores."""
+    knn = detectors["knn_distance"]
+    assert isinstance(knn, KnnDistance)
+    joint = fit_distance_and_scale(knn, context.placed("train"), context.uncertainty("train"))
+    for name, scores in found.items():
+        scores[JOINT] = joint(scores["knn_distance"], context.uncertainty(name).cpu())
 
 
 def _baselines(
