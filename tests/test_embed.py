@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,7 +24,7 @@ from prosmin.data.given import picture_batches
 from prosmin.data.noting import Noting
 from prosmin.data.pictures import load_pictures
 from prosmin.data.sources import open_source
-from prosmin.embed import decoding, embed, joining, parts, recorded, reference, run
+from prosmin.embed import decoding, embed, joining, parts, recorded, reference, run, stream
 from prosmin.embed.own import own_groups
 from prosmin.embed.processes import Process, this_process
 from prosmin.embed.request import Request
@@ -492,6 +493,43 @@ class TestContinuing:
         assert pq.read_table(tmp_path / "x.parquet").equals(pq.read_table(pa.BufferReader(undisturbed)))
         assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
 
+    def test_a_helper_that_is_killed_ends_the_command(self, encoder, tmp_path):
+        process = start(encoder, tmp_path, more=("--processes", "2"))
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        wait_until(lambda: children.read_text().split(), process)
+        os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
+        output, _ = process.communicate(timeout=120)  # without a look at it, it would wait for ever
+        assert process.returncode == 1, output
+        assert "One of 2 processes was ended by SIGKILL" in output
+
+    def test_interrupted_it_takes_its_helper_along(self, encoder, tmp_path):
+        process = start(encoder, tmp_path, more=("--processes", "2"))
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        wait_until((tmp_path / "x.parquet.parts" / "reference-00000.safetensors").exists, process)
+        [helper] = children.read_text().split()
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 1, output
+        assert "interrupted; what is finished is kept" in output
+        assert not Path(f"/proc/{helper}").exists()
+
+    def test_pictures_mended_in_the_part_of_a_process_that_was_late(self, encoder, tmp_path, small_parts, monkeypatch):
+        """All parts of an earlier command were there, and the second process had not yet looked at its own."""
+        pictures = tmp_path / "pictures"
+        pictures.mkdir()
+        for i in range(300):
+            Image.new("RGB", (8, 8), (i % 256, 0, 0)).save(pictures / f"{i:03d}.png")
+        good = (pictures / "070.png").read_bytes()
+        (pictures / "070.png").write_bytes(b"broken")
+        request = Request(data=f"folder:{pictures}", out=tmp_path / "x.parquet", reference="none", views=0, max_bad=0.0)
+        with monkeypatch.context() as patch:  # fills all parts, refuses to join
+            patch.setattr(stream, "check_share", lambda *_, **__: None)
+            with pytest.raises(ProsminError, match=r"070.png"):
+                embed(encoder, request)
+        (pictures / "070.png").write_bytes(good)
+        monkeypatch.setattr(run, "this_process", lambda *_: Process(0, 2, 0))  # part 1 is another's, who never comes
+        assert len(pq.read_table(embed(encoder, request))) == 300
+
     def test_a_process_that_comes_when_all_is_done(self, tmp_path):
         """The first one has removed the folder between this one's look at the file and its lock."""
         folder = tmp_path / "x.parquet.parts"
@@ -607,7 +645,7 @@ class TestRefusals:
             (5, 8, 1),
         ),
         ({"SLURM_STEP_NUM_TASKS": "6", "SLURM_PROCID": "4", "SLURM_LOCALID": "1"}, (4, 6, 1)),
-        ({"PROSMIN_PROCESS": "1/3"}, (1, 3, 1)),
+        ({"PROSMIN_PROCESS": "1/3", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, (1, 3, 1)),
     ],
 )
 def test_a_launcher_says_which_process_this_is(environment, expected):

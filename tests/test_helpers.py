@@ -29,11 +29,24 @@ def test_none_is_too_few():
         pass
 
 
-@pytest.mark.parametrize(("sign", "name"), [("TORCHELASTIC_RUN_ID", "torchrun"), ("SLURM_STEP_NUM_TASKS", "srun")])
-def test_a_launcher_and_this_do_not_go_together(sign, name, monkeypatch):
-    monkeypatch.setenv(sign, "1")
-    with pytest.raises(UsageError, match=f"--processes is 2, and {name} starts the processes"), helpers(2, []):
+@pytest.mark.parametrize(
+    ("name", "environment"),
+    [("torchrun", {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "4"}), ("srun", {"SLURM_STEP_NUM_TASKS": "4"})],
+)
+def test_a_launcher_and_this_do_not_go_together(name, environment, monkeypatch):
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    with (
+        pytest.raises(UsageError, match=f"--processes is 2, and {name} has started 4 processes. Leave one"),
+        helpers(2, []),
+    ):
         pass
+
+
+def test_a_shell_that_srun_started_is_no_launcher(monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    with helpers(2, ["--version"]) as others:
+        assert len(others.started) == 1
 
 
 def test_what_a_failed_process_said_is_told():
@@ -42,6 +55,21 @@ def test_what_a_failed_process_said_is_told():
         wait(lambda: other.process.poll() is not None)
         with pytest.raises(ProsminError, match=r"One of 2 processes ended with status 2: .*'no-such-command'"):
             others.check()
+
+
+def test_one_that_was_killed_is_told_by_its_signal():
+    with helpers(2, ["embed", "--help"]) as others:
+        others.started[0].process.kill()
+        others.started[0].process.wait()
+        with pytest.raises(ProsminError, match=r"One of 2 processes was ended by SIGKILL: it said nothing"):
+            others.check()
+
+
+def test_a_helper_imports_nothing_from_the_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "argparse.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    with helpers(2, ["--version"]) as others:
+        assert others.started[0].process.wait() == 0
 
 
 def test_cores_are_shared_and_given_back(monkeypatch):

@@ -49,13 +49,13 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and give back its exit status: 0, 1 (it failed) or 2 (wrong use)."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in arguments
-    arguments = [a for a in arguments if a != "--debug"]
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    arguments = [a for a in given if a != "--debug"]
     warnings.showwarning = _show_warning
     try:
         options, rest = _parser().parse_known_args(arguments)
-        options.arguments = arguments
+        options.given = given
         options.line = shlex.join(["prosmin", *arguments])
         fields = _fields(rest, options.parser)
         options.run(options, fields)
@@ -200,7 +200,7 @@ def _parser() -> Parser:
         type=int,
         default=1,
         metavar="N",
-        help="that share the pictures and this machine's GPUs: two a GPU decode faster than one (default: 1)",
+        help="that share the pictures and this machine's GPUs, for large pictures two a GPU (default: 1)",
     )
 
     page = command("report", _report, "one HTML page of one run, or of several side by side")
@@ -332,7 +332,7 @@ def _ablate(options: argparse.Namespace, fields: dict[str, str]) -> None:
 
 
 def _embed(options: argparse.Namespace, fields: dict[str, str]) -> None:
-    with helpers(options.processes, options.arguments) as others:  # before the imports: they take seconds
+    with helpers(options.processes, options.given) as others:  # before the imports: they take seconds
         _embed_beside(others, options)
 
 

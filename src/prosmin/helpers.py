@@ -6,20 +6,31 @@ ends when the first process does, however that ends. Nothing heavy is imported h
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from prosmin.errors import ProsminError, UsageError
 
+START = f"""
+import sys
+sys.path.append({str(Path(__file__).parents[1])!r})
+from prosmin.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""With -P: a helper finds what the first process found, and nothing that lies in the working folder."""
+
 PLACE = "PROSMIN_PROCESS"
 """RANK/WORLD, in the environment of every process but the first."""
 
-LAUNCHERS = {"TORCHELASTIC_RUN_ID": "torchrun", "SLURM_STEP_NUM_TASKS": "srun"}
+LAUNCHERS = {"torchrun": ("TORCHELASTIC_RUN_ID", "WORLD_SIZE"), "srun": ("SLURM_STEP_NUM_TASKS",) * 2}
+"""Signs of a launcher, and where it says how many processes there are."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +54,22 @@ class Helpers:
                 helper.said.seek(0)
                 words = helper.said.read().decode(errors="replace").strip()
                 raise ProsminError(
-                    f"One of {1 + len(self.started)} processes ended with status {status}: "
-                    f"{words.removeprefix('prosmin: ') or 'it said nothing.'}"
+                    f"One of {1 + len(self.started)} processes {_ending(status)}: "
+                    f"{words.rpartition('prosmin: ')[2] or 'it said nothing.'}"
                 )
+
+    def end(self) -> None:
+        """End those that have not ended yet, and wait for it."""
+        for helper in self.started:
+            helper.process.terminate()
+        for helper in self.started:
+            helper.process.wait()
+
+
+def _ending(status: int) -> str:
+    if status < 0:
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
 
 
 @contextlib.contextmanager
@@ -60,15 +84,23 @@ def helpers(count: int, arguments: Sequence[str]) -> Iterator[Helpers]:
     if count == 1:
         yield Helpers()
         return
-    if launcher := next((name for sign, name in LAUNCHERS.items() if sign in os.environ), None):
-        raise UsageError(f"--processes is {count}, and {launcher} starts the processes. Leave one of the two out.")
+    for launcher, (sign, number) in LAUNCHERS.items():
+        if sign in os.environ and os.environ.get(number, "1") != "1":
+            raise UsageError(
+                f"--processes is {count}, and {launcher} has started {os.environ[number]} processes. "
+                "Leave one of the two out."
+            )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     shares = {"LOCAL_WORLD_SIZE": str(count)} | (
         {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // count))}
     )
     with contextlib.ExitStack() as stack:
         stack.enter_context(_environment(shares))
-        yield Helpers(tuple(stack.enter_context(_started(rank, count, arguments)) for rank in range(1, count)))
+        others = Helpers(tuple(stack.enter_context(_started(rank, count, arguments)) for rank in range(1, count)))
+        try:
+            yield others
+        finally:
+            others.end()
 
 
 def place(environment: Mapping[str, str]) -> tuple[int, int] | None:
@@ -84,7 +116,7 @@ def _started(rank: int, count: int, arguments: Sequence[str]) -> Iterator[Helper
     with (
         tempfile.TemporaryFile() as said,
         subprocess.Popen(
-            [sys.executable, "-m", "prosmin", *arguments],
+            [sys.executable, "-P", "-c", START, *arguments],
             env={**os.environ, PLACE: f"{rank}/{count}"},
             stdin=subprocess.PIPE,  # at whose end it ends
             stdout=subprocess.DEVNULL,
@@ -92,10 +124,7 @@ def _started(rank: int, count: int, arguments: Sequence[str]) -> Iterator[Helper
             process_group=0,  # Ctrl-C is for the first process, which ends the others
         ) as process,
     ):
-        try:
-            yield Helper(process, said)
-        finally:
-            process.terminate()
+        yield Helper(process, said)
 
 
 @contextlib.contextmanager

@@ -68,7 +68,10 @@ def open_folder(
     except OSError as error:
         raise ProsminError(f"{folder} cannot be used: {error.strerror}. Give another file with --out.") from None
     with lock:
-        _take(lock, folder)
+        if process.rank == 0:
+            _take(lock, folder)
+        else:  # the first one has it while it joins what is there
+            process.wait_until(lambda: _is_free(lock) or finished(), what=f"lock of {folder}")
         try:
             file = folder / SETTINGS
             if process.rank == 0 and not file.exists():
@@ -77,11 +80,13 @@ def open_folder(
             if file.exists():
                 refuse_other(_read(file), settings, where=f"{folder} was begun")
             else:  # the first process has finished and removed the folder that this one then made again
-                shutil.rmtree(folder)
+                shutil.rmtree(folder, ignore_errors=True)
             yield
         except BaseException:
-            if process.world == 1 and not any(folder.glob("*-*")):
-                shutil.rmtree(folder)  # it failed before there was anything to keep
+            if process.is_all:
+                process.helpers.end()
+                if not any(folder.glob("*-*")):
+                    shutil.rmtree(folder)  # it failed before there was anything to keep
             raise
 
 
@@ -96,14 +101,15 @@ def refuse_other(found: dict[str, Any], asked: dict[str, Any], *, where: str) ->
         )
 
 
-def remove_folder(folder: Path, process: Process) -> None:
-    """Remove the folder once every other process has left it."""
+@contextmanager
+def others_out(folder: Path, process: Process) -> Iterator[None]:
+    """Once every other process has left the folder; one that comes later waits until the file is finished."""
     with ExitStack() as locks:
         for rank in range(process.world):
             if rank != process.rank:
                 lock = locks.enter_context(_lock_file(folder, rank).open("w"))
                 fcntl.flock(lock, fcntl.LOCK_EX)  # given back by a process that has finished its parts
-        shutil.rmtree(folder)
+        yield
 
 
 def _lock_file(folder: Path, rank: int) -> Path:
@@ -111,12 +117,17 @@ def _lock_file(folder: Path, rank: int) -> Path:
 
 
 def _take(lock: IO[str], folder: Path) -> None:
+    if not _is_free(lock):
+        raise ProsminError(f"Another process is writing to {folder}. Wait for it, or give another file with --out.")
+
+
+def _is_free(lock: IO[str]) -> bool:
+    """Then it is taken."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ProsminError(
-            f"Another process is writing to {folder}. Wait for it, or give another file with --out."
-        ) from None
+        return False
+    return True
 
 
 def _read(file: Path) -> dict[str, Any]:

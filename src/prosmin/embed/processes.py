@@ -23,6 +23,11 @@ class Process:
     helpers: Helpers = field(default_factory=Helpers)
 
     @property
+    def is_all(self) -> bool:
+        """Whether there is no process but those that it started itself."""
+        return self.world == 1 + len(self.helpers.started)
+
+    @property
     def device(self) -> torch.device:
         """A GPU of its own, if there is one."""
         if not torch.cuda.is_available():
@@ -37,20 +42,22 @@ class Process:
             time.sleep(pause)
             pause = min(2 * pause, 2.0)
             if not told and time.monotonic() - began > PATIENCE:
-                print(f"waiting for {what} by another process", file=sys.stderr, flush=True)
+                print(f"waiting for another process: {what}", file=sys.stderr, flush=True)
                 told = True
 
 
 def this_process(environment: Mapping[str, str], helpers: Helpers) -> Process:
-    """As torchrun, SLURM's srun or the process that started it say; else the first of those it started itself."""
+    """As the process that started it, torchrun or SLURM's srun say; the first of those it started itself."""
+    if found := place(environment):
+        rank, world = found
+        return Process(rank, world, rank)
+    if helpers.started:
+        return Process(0, 1 + len(helpers.started), 0, helpers)
     if "TORCHELASTIC_RUN_ID" in environment:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     elif "SLURM_STEP_NUM_TASKS" in environment:  # SLURM_NTASKS is there without srun too, in a lone batch script
         names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
-    elif found := place(environment):
-        rank, world = found
-        return Process(rank, world, rank)
     else:
-        return Process(0, 1 + len(helpers.started), 0, helpers)
+        return Process(0, 1, 0)
     rank, world, local = (int(environment[name]) for name in names)
     return Process(rank, world, local)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from prosmin.embed.columns import Made
 from prosmin.embed.joining import Joined, join, settings_of, unreadable_of, write_table
 from prosmin.embed.judging import Judging
 from prosmin.embed.own import own_groups
-from prosmin.embed.parts import PART, Parts, open_folder, refuse_other, remove_folder
+from prosmin.embed.parts import PART, Parts, open_folder, others_out, refuse_other
 from prosmin.embed.processes import Process, this_process
 from prosmin.embed.recorded import BATCH, recorded
 from prosmin.embed.request import NO_REFERENCE, Request
@@ -62,9 +63,13 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
         _write_rows(encoder, source, judging, parts, process, request)
         if process.rank == 0:
             process.wait_until(parts.are_whole, what=f"parts of {folder}")
-            about = _about(str(run), settings, judging, command)
-            found = join(parts, request.out, source, about, max_bad=request.max_bad)
-            remove_folder(folder, process)
+            with others_out(folder, process):
+                if process.world > 1:
+                    _mend_rows(encoder, source, judging, parts, request)
+                about = _about(str(run), settings, judging, command)
+                found = join(parts, request.out, source, about, max_bad=request.max_bad)
+                process.helpers.end()
+                shutil.rmtree(folder)
             _tell(found, judging, request)
     return request.out
 
@@ -207,6 +212,14 @@ def _write_rows(
         write=write,
         title="pictures",
     )
+
+
+def _mend_rows(encoder: Encoder, source: Noting, judging: Judging | None, parts: Parts, request: Request) -> None:
+    """What another process had not yet looked at when all parts of an earlier command were there."""
+    alone = Process(0, 1, 0)
+    _forget_mended(parts, source, alone)
+    if not parts.are_whole():
+        _write_rows(encoder, source, judging, parts, alone, request)
 
 
 def _forget_mended(parts: Parts, source: Noting, process: Process) -> None:

@@ -157,7 +157,7 @@ class DistanceAndScale:
 
 def fit_distance_and_scale(knn: KnnDistance, train: Tensor, log_scale: Tensor) -> DistanceAndScale:
     """On training pictures (M, D), (M,), each measured against the others; of many, `_JUDGED` spread over the set."""
-    some = torch.arange(0, len(train), max(1, len(train) // _JUDGED), device=train.device)
+    some = torch.arange(0, len(train), -(-len(train) // _JUDGED), device=train.device)
     others = KnnDistance(bank=knn.bank, k=min(knn.k + 1, len(knn.bank)))  # the nearest is the picture itself
     return DistanceAndScale(distances=_moments(others(train[some])), log_scales=_moments(log_scale))
 
