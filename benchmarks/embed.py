@@ -350,6 +350,8 @@ def main() -> None:
     parser.add_argument("--views", type=int, nargs="+", default=(0, 2), help="random views of --jpeg")
     parser.add_argument("--precision", default="bf16-mixed", help="arithmetic of --jpeg")
     options = parser.parse_args()
+    if options.processes and (options.jpeg is None or options.files <= FIRST):
+        parser.error(f"--processes goes with --jpeg SPEC and more than {FIRST} --files")
     warnings.simplefilter("ignore", UserWarning)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     report: dict[str, Any] = {

@@ -221,11 +221,13 @@ def _carrier(group: str, seeds: Seeds) -> str:
     first, scale = measure(metric, seeds), measure(ood_metric(group, SCORE), seeds)
     assert first is not None
     text = f"{group} ({STRANGERS[group]}): `{best}` carries it with {_short(metric, first)}"
+    if best == SCORE:
+        return f"{text}: the learned scale, {against_chance(first)}"
     if scale is None:
         return f"{text}, the learned scale (`{SCORE}`) was not measured"
     return (
         f"{text}, the learned scale (`{SCORE}`) reaches {_short(metric, scale)}, "
-        f"{against_chance(scale)}, and {against_best(best, first, scale)}"
+        f"{against_chance(scale)}, and {against_best(first, scale)}"
     )
 
 
@@ -237,10 +239,8 @@ def against_chance(number: Number) -> str:
     return "better than chance" if low > 0.5 else "worse than chance" if high < 0.5 else "no better than chance"
 
 
-def against_best(best: str, first: Number, scale: Number) -> str:
+def against_best(first: Number, scale: Number) -> str:
     """Whether the learned scale carries the detection."""
-    if best == SCORE:
-        return "it is what carries it"
     if first.interval and scale.interval and scale.interval[1] >= first.interval[0]:
         return "cannot be told from the best: their intervals overlap"
     return "it is not what carries it"

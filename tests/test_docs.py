@@ -28,7 +28,7 @@ from prosmin.ablation.grid import combine, grid_names, read_grid
 from prosmin.benchmark import parts
 from prosmin.data.sources import SOURCES, parse
 from prosmin.data.torchvision_sets import known_sets
-from prosmin.evaluation.ood import DETECTORS, SCORES
+from prosmin.evaluation.ood import DETECTORS, JOINT, SCORES
 from prosmin.evaluation.options import Options, flag, read_options
 from prosmin.evaluation.protocols import PROTOCOLS
 from prosmin.evaluation.suite import SUITES
@@ -269,7 +269,7 @@ def assert_metrics_are_documented(runs: Path) -> None:
     probabilities = inline(section("## Probabilities"))
     common = [code for code in probabilities if code.islower()]
     names = "|".join(f"{name}|{name}_calibrated" for name in common)
-    places = {"NAME": f"({names})", "SCORE": f"({'|'.join([*DETECTORS, *SCORES])})", "N": r"\d+"}
+    places = {"NAME": f"({names})", "SCORE": f"({'|'.join([*DETECTORS, *SCORES, JOINT])})", "N": r"\d+"}
 
     def pattern(documented: str) -> str:
         return re.sub(r"(?<![a-zA-Z])(NAME|SCORE|N)(?![a-zA-Z])", lambda place: places[place.group()], documented)
@@ -330,7 +330,7 @@ def test_what_there_is_is_documented():
     for protocol in PROTOCOLS:
         assert f"\n### {protocol}\n" in DOCUMENTS["evaluation.md"], protocol
         assert f"`{protocol}`" in DOCUMENTS["README.md"], protocol
-    for score in (*DETECTORS, *SCORES):
+    for score in (*DETECTORS, *SCORES, JOINT):
         assert f"`{score}`" in section("### ood"), score
     for field in dataclasses.fields(Options):
         assert f"`{flag(field.name)}" in DOCUMENTS["evaluation.md"], field.name

@@ -60,6 +60,26 @@ def test_near_and_far_sets_are_averaged_apart(model: Encoder) -> None:
     assert pixels["auroc"] == pytest.approx((2 * pixels["near_auroc"] + pixels["far_auroc"]) / 3)
 
 
+def test_distance_and_scale_are_added_in_units_of_training(model: Encoder) -> None:
+    sets = {"train": coloured(60), "test": coloured(45, seed=1), "a": inverted(20, 2)}
+    context = Context(model, sets, ood=("a",))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Context, "subjects", (TRAINED, "raw pixels"))
+        found = ood.run(context)
+    scale = context.uncertainty("train")
+    bank = torch.nn.functional.normalize(context.features("train"), dim=1)
+    chords = (
+        (2 - 2 * bank @ bank.T).clamp_min(0).sqrt().fill_diagonal_(0).sort(1).values[:, 6]
+    )  # k = 60 / 10, not itself
+    for name, prefix in (("test", "in"), ("a", "out/a")):
+        distance = torch.from_numpy(found.arrays[f"{prefix}/knn_distance"])
+        expected = (distance - chords.mean()) / chords.std(correction=0)
+        expected += (context.uncertainty(name) - scale.mean()) / scale.std(correction=0)
+        score = torch.from_numpy(found.arrays[f"{prefix}/distance_and_scale"])
+        # Cosines near 1 lose digits in float32: 1e-7 of 1 - cosine is 3e-4 of a distance.
+        torch.testing.assert_close(score, expected, rtol=0, atol=0.02)
+
+
 def test_without_near_sets_there_are_no_groups(model: Encoder) -> None:
     found = run(model, a=inverted(20, 2))
     assert not any(name.startswith(("near", "far")) for name in found.metrics)
