@@ -1,4 +1,4 @@
-"""Put measured numbers into the README, between its markers: the demo, the recipes, the speed.
+"""Put measured numbers into the README, between its markers: the demo, the recipes, the methods, the speed.
 
     python benchmarks/readme.py
 
@@ -9,6 +9,7 @@ the runs of evidence.py the longest of ProSMIN is quoted that ran with the recip
 
 import json
 import re
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,12 @@ COLUMNS = (("kNN top-1 %", "knn", "top1", True), ("kNN NLL", "knn", "nll", False
            ("linear ECE", "linear", "ece", False), ("OOD AUROC %", "ood", "auroc", True),
            ("corrupted error %", "corruption", "mean_error", True))  # fmt: skip
 TITLES = {"prosmin": "ProSMIN", "dino": "DINO", "ibot": "iBOT", "mocov3": "MoCo v3"}
+TWIN = "deterministic"
+BACKBONES = {"cifar10-resnet18": "ResNet-18", "cifar10-vit": "ViT"}
+EPOCHS = 100
+COMPARED = (("kNN top-1 %", "knn", "top1"), ("linear top-1 %", "linear", "top1"),
+            ("1 % of labels, top-1 %", "lowshot", "top1_1pct"), ("CIFAR-100, AUROC %", "ood", "near_auroc"),
+            ("SVHN, AUROC %", "ood", "far_auroc"), ("R-AUROC %", "uncertainty", "r_auroc"))  # fmt: skip
 
 
 def read(name: str) -> dict[str, Any]:
@@ -53,6 +60,25 @@ def recipes() -> list[str]:
         found = _quoted(measured.get(name, []))
         lines.append(_row(f"`{name}`", about, _reached(*found) if found else "not yet"))
     return lines
+
+
+def methods() -> list[str]:
+    """Each method's runs on CIFAR-10, those with what tuning kept where there are some."""
+    lines = _head("network", "method", "recipe", "seeds", *(heading for heading, *_ in COMPARED))
+    for recipe, network in BACKBONES.items():
+        for method, title in {**TITLES, TWIN: "ProSMIN, scale forced to 0"}.items():
+            for suffix, state in (("", "tuned"), ("-first", "before tuning")):
+                files = sorted(RESULTS.glob(f"{recipe}-{method}-{EPOCHS}{suffix}-s[0-9]*.json"))
+                if files:
+                    runs = [read(file.name) for file in files]
+                    cells = [_mean(runs, protocol, name) for _, protocol, name in COMPARED]
+                    lines.append(_row(network, title, state, str(len(runs)), *cells))
+                    break
+    return lines
+
+
+def _mean(runs: list[dict[str, Any]], protocol: str, name: str) -> str:
+    return f"{100 * statistics.fmean(run['results'][protocol]['metrics'][name] for run in runs):.1f}"
 
 
 def speed() -> list[str]:
@@ -96,7 +122,12 @@ def speed() -> list[str]:
     return lines
 
 
-BLOCKS: dict[str, Callable[[], list[str]]] = {"demo": demo, "recipes": recipes, "speed": speed}
+BLOCKS: dict[str, Callable[[], list[str]]] = {
+    "demo": demo,
+    "recipes": recipes,
+    "methods": methods,
+    "speed": speed,
+}
 
 
 def rewritten() -> str:
