@@ -31,7 +31,7 @@ from prosmin.embed.request import Request
 from prosmin.encoder import load, untrained
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.knn import nearest
-from prosmin.helpers import Helpers
+from prosmin.own_processes import Helpers
 from prosmin.recording import Recorded
 from test_faults import wait_until
 from tiny_methods import tiny_method

@@ -15,8 +15,8 @@ from typing import NoReturn
 from prosmin import __version__
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.options import Options, flag, read_options
-from prosmin.helpers import Helpers, helpers
 from prosmin.meant import closest, did_you_mean, meant_option
+from prosmin.own_processes import Helpers, helpers
 
 # Modules that need torch, and that is nearly all, are imported by the command that needs them: `prosmin --help` does
 # not wait for it, and `prosmin doctor` can say that it is broken.

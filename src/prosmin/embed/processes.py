@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from prosmin.helpers import Helpers, place
+from prosmin.own_processes import LAUNCHERS, Helpers, place
 
 PATIENCE = 60
 """Seconds after which a process that waits says for what."""
@@ -53,11 +53,8 @@ def this_process(environment: Mapping[str, str], helpers: Helpers) -> Process:
         return Process(rank, world, rank)
     if helpers.started:
         return Process(0, 1 + len(helpers.started), 0, helpers)
-    if "TORCHELASTIC_RUN_ID" in environment:
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    elif "SLURM_STEP_NUM_TASKS" in environment:  # SLURM_NTASKS is there without srun too, in a lone batch script
-        names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
-    else:
+    launcher = next((each for each in LAUNCHERS.values() if each.sign in environment), None)
+    if launcher is None:
         return Process(0, 1, 0)
-    rank, world, local = (int(environment[name]) for name in names)
+    rank, world, local = (int(environment[name]) for name in launcher[1:])
     return Process(rank, world, local)

@@ -33,7 +33,7 @@ from prosmin.embed.stream import fill
 from prosmin.encoder import Encoder, load
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import writing
-from prosmin.helpers import Helpers
+from prosmin.own_processes import Helpers
 
 
 def embed(run: Path | str, request: Request, *, command: str = "", helpers: Helpers | None = None) -> Path:

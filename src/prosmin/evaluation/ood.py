@@ -151,8 +151,7 @@ class DistanceAndScale:
 
     def __call__(self, distance: Tensor, log_scale: Tensor) -> Tensor:
         """(N,), (N,) -> (N,)."""
-        parts = ((distance, self.distances), (log_scale, self.log_scales))
-        return sum(((values - mean) / deviation for values, (mean, deviation) in parts), torch.zeros_like(distance))
+        return _standard(distance, *self.distances) + _standard(log_scale, *self.log_scales)
 
 
 def fit_distance_and_scale(knn: KnnDistance, train: Tensor, log_scale: Tensor) -> DistanceAndScale:
@@ -160,6 +159,10 @@ def fit_distance_and_scale(knn: KnnDistance, train: Tensor, log_scale: Tensor) -
     some = torch.arange(0, len(train), -(-len(train) // _JUDGED), device=train.device)
     others = KnnDistance(bank=knn.bank, k=min(knn.k + 1, len(knn.bank)))  # the nearest is the picture itself
     return DistanceAndScale(distances=_moments(others(train[some])), log_scales=_moments(log_scale))
+
+
+def _standard(values: Tensor, mean: float, deviation: float) -> Tensor:
+    return (values - mean) / deviation
 
 
 def _moments(values: Tensor) -> tuple[float, float]:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from prosmin.errors import ProsminError, UsageError
 
@@ -29,8 +29,21 @@ sys.exit(main(sys.argv[1:]))
 PLACE = "PROSMIN_PROCESS"
 """RANK/WORLD, in the environment of every process but the first."""
 
-LAUNCHERS = {"torchrun": ("TORCHELASTIC_RUN_ID", "WORLD_SIZE"), "srun": ("SLURM_STEP_NUM_TASKS",) * 2}
-"""Signs of a launcher, and where it says how many processes there are."""
+
+class Launcher(NamedTuple):
+    """What a launcher writes into the environment: its sign, this process's number, how many, its number here."""
+
+    sign: str
+    rank: str
+    world: str
+    local: str
+
+
+LAUNCHERS = {
+    "torchrun": Launcher("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    # Not SLURM_NTASKS, which is there without srun too, in a lone batch script.
+    "srun": Launcher("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+}
 
 
 @dataclass(frozen=True)
@@ -84,10 +97,10 @@ def helpers(count: int, arguments: Sequence[str]) -> Iterator[Helpers]:
     if count == 1:
         yield Helpers()
         return
-    for launcher, (sign, number) in LAUNCHERS.items():
-        if sign in os.environ and os.environ.get(number, "1") != "1":
+    for name, launcher in LAUNCHERS.items():
+        if launcher.sign in os.environ and os.environ[launcher.world] != "1":
             raise UsageError(
-                f"--processes is {count}, and {launcher} has started {os.environ[number]} processes. "
+                f"--processes is {count}, and {name} has started {os.environ[launcher.world]} processes. "
                 "Leave one of the two out."
             )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

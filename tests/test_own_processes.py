@@ -8,7 +8,7 @@ import time
 import pytest
 
 from prosmin.errors import ProsminError, UsageError
-from prosmin.helpers import Helpers, helpers, place
+from prosmin.own_processes import Helpers, helpers, place
 
 
 def wait(condition, seconds=60):
@@ -93,7 +93,7 @@ def test_the_number_of_a_process():
 def test_a_helper_starts_no_others_and_ends_with_the_process_that_started_it():
     code = """
 import time
-from prosmin.helpers import helpers
+from prosmin.own_processes import helpers
 
 with helpers(2, []) as others:
     print(len(others.started), flush=True)
