@@ -12,7 +12,7 @@ from prosmin.encoder import load
 from prosmin.errors import ProsminError
 from prosmin.training import checkpoints
 from prosmin.training.pretrain import pretrain
-from tiny_methods import tiny_method
+from tiny_methods import METHODS, tiny_method
 
 VOLATILE = {"images_per_second", "memory_mib"}
 
@@ -83,6 +83,46 @@ def test_stochastic_depth_continues_to_the_same_bits(tmp_path, tiny):
     whole = pretrain(tiny(**vit), tmp_path / "whole")
     pretrain(tiny(**vit, training__max_steps="3"), tmp_path / "halves")
     assert_same_run(whole, pretrain(tiny(**vit), tmp_path / "halves"))
+
+
+def test_moments_come_back_in_the_layout_of_their_parameters(tmp_path):
+    """A fused optimizer, as on a GPU, refuses moments that lie otherwise than their convolution's weights."""
+
+    def network():
+        model = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        return model, torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step(model, optimizer):
+        model(torch.arange(75.0).view(1, 3, 5, 5)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    torch.manual_seed(0)
+    model, optimizer = network()
+    step(model, optimizer)
+    path = checkpoints.save(tmp_path, step=1, model=model, optimizer=optimizer, fingerprint="", keep=1)
+    again, fresh = network()
+    checkpoints.restore(checkpoints.load(path), again, fresh)
+    for moment in ("exp_avg", "exp_avg_sq"):
+        kept, restored = optimizer.state[model.weight][moment], fresh.state[again.weight][moment]
+        assert torch.equal(kept, restored)
+        assert restored.stride() == again.weight.stride() != again.weight.contiguous().stride()
+    step(model, optimizer)
+    step(again, fresh)
+    assert torch.equal(model.weight, again.weight)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_continues_on_a_gpu(tmp_path, name):
+    """float64, so that the order of sums, which a GPU leaves open, does not matter."""
+    gpu = {"compute__accelerator": "cuda", "compute__precision": "64-true"}
+    whole = pretrain(tiny_method(name, **gpu), tmp_path / "whole")
+    pretrain(tiny_method(name, **gpu, training__max_steps="1"), tmp_path / "halves")
+    halves = pretrain(tiny_method(name, **gpu), tmp_path / "halves")
+    for key, value in load_file(whole / "encoder.safetensors").items():
+        found = load_file(halves / "encoder.safetensors")[key]
+        torch.testing.assert_close(found, value, rtol=1e-5, atol=1e-7)
 
 
 def test_a_finished_run_is_not_repeated(undisturbed, tmp_path, tiny, capsys):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -135,11 +136,21 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: Optimizer) -> N
     for parameter, name in _names(model, optimizer):
         prefix = f"{name}/"
         entries = {key[len(prefix) :]: value for key, value in checkpoint.optimizer.items() if key.startswith(prefix)}
-        # A step counter stays on the CPU unless the optimizer is fused; the moments live beside their parameter.
         optimizer.state[parameter] = {
-            key: value.clone() if key == "step" and not _fused(optimizer) else value.to(parameter.device, copy=True)
+            key: _beside(parameter, value, is_counter=key == "step", fused=_fused(optimizer))
             for key, value in entries.items()
         }
+
+
+def _beside(parameter: nn.Parameter, value: Tensor, *, is_counter: bool, fused: bool) -> Tensor:
+    """A copy of what the optimizer keeps of a parameter, where it will look for it.
+
+    Moments lie as their parameter lies: a fused optimizer refuses others. Step counters, (), stay on the CPU unless the
+    optimizer is fused.
+    """
+    if not is_counter:
+        return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+    return value.to(parameter.device, copy=True) if fused else value.clone()
 
 
 def _moments(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
