@@ -14,8 +14,9 @@ Beside decoding (--jpeg SPEC): the encoded pictures of SPEC as --files files in 
 decodes, nothing else; the feed alone, which also packs and copies to the device; the whole command.
 
 By processes (--jpeg SPEC --processes N ...): the same files. Reading and decoding alone, by all cores in N processes,
-and `prosmin embed --processes N` as a person starts it. A rate is that of the files beyond the first 1,024: what the
-same takes with those alone, its start, is subtracted. The limit is the best rate of decoding in the run.
+and `prosmin embed --processes N` as a person starts it, in turns, decoding first and last. A rate is that of the files
+beyond the first 1,024: what the same takes with those alone, its start, is subtracted. The limit is the best rate of
+decoding in the run. Milliseconds of cores tell work from waiting.
 
 On a machine that others use too (--patience SECONDS), a turn begins when they are quiet, and one that they disturbed is
 made again; `disturbed` counts those. The JSON is written after every row. Peak memory is that of a process of its own,
@@ -27,6 +28,7 @@ import contextlib
 import io
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -37,7 +39,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
@@ -259,6 +261,24 @@ def beside_decoding(folder: Path, spec: str, *, views: int, options: argparse.Na
     } | compare(runs, options.files, shares=shares, options=options)
 
 
+class Cost(NamedTuple):
+    """Seconds by the clock, and those of all cores together."""
+
+    seconds: float
+    core_seconds: float
+
+    def __sub__(self, other: "Cost") -> "Cost":
+        return Cost(self.seconds - other.seconds, self.core_seconds - other.core_seconds)
+
+
+def cost_of(run: Callable[[str], float], data: str) -> Cost:
+    """What a run by other processes, which tells its seconds, takes for the data."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = run(data)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Cost(seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
 def by_processes(folder: Path, spec: str, first: str, count: int, options: argparse.Namespace) -> dict[str, Any]:
     """One row: `count` processes decode, and embed."""
 
@@ -276,11 +296,19 @@ def by_processes(folder: Path, spec: str, first: str, count: int, options: argpa
         subprocess.run([*line, "--processes", str(count)], check=True, capture_output=True)
         return time.perf_counter() - began
 
+    runs = {"decoding": decode, "embed": whole}
+    start = {name: cost_of(run, first) for name, run in runs.items()}
+    rest: dict[str, list[Cost]] = {name: [] for name in runs}
+    for name in ["decoding", *["embed", "decoding"] * options.repeats]:
+        rest[name].append(cost_of(runs[name], spec) - start[name])
     row: dict[str, Any] = {"files": options.files, "precision": options.precision, "processes": count}
-    for name, run in (("decoding", decode), ("embed", whole)):
-        start, all_of_it = (statistics.median(run(data) for _ in range(options.repeats)) for data in (first, spec))
-        row[f"{name}_seconds"], row[f"{name}_seconds_of_the_first_{FIRST}"] = round(all_of_it, 2), round(start, 2)
-        row[f"{name}_images_per_second"] = round((options.files - FIRST) / (all_of_it - start), 1)
+    for name, costs in rest.items():
+        seconds = [cost.seconds for cost in costs]
+        row[f"{name}_seconds_of_the_first_{FIRST}"] = round(start[name].seconds, 2)
+        row[f"{name}_seconds_of_the_rest"] = [round(each, 2) for each in seconds]
+        row[f"{name}_images_per_second"] = round((options.files - FIRST) / statistics.median(seconds), 1)
+        used = statistics.median(cost.core_seconds for cost in costs)
+        row[f"{name}_core_ms_a_picture"] = round(1000 * used / (options.files - FIRST), 2)
     return row
 
 
