@@ -10,7 +10,7 @@ the runs of evidence.py the longest of ProSMIN is quoted that ran with the recip
 import json
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -64,21 +64,28 @@ def recipes() -> list[str]:
 
 def methods() -> list[str]:
     """Each method's runs on CIFAR-10, those with what tuning kept where there are some."""
-    lines = _head("network", "method", "recipe", "seeds", *(heading for heading, *_ in COMPARED))
+    lines = _head(
+        "network", "method", "recipe", "seeds", *(heading for heading, *_ in COMPARED), "R-AUROC by distance %"
+    )
     for recipe, network in BACKBONES.items():
         for method, title in {**TITLES, TWIN: "ProSMIN, scale forced to 0"}.items():
             for suffix, state in (("", "tuned"), ("-first", "before tuning")):
                 files = sorted(RESULTS.glob(f"{recipe}-{method}-{EPOCHS}{suffix}-s[0-9]*.json"))
                 if files:
                     runs = [read(file.name) for file in files]
-                    cells = [_mean(runs, protocol, name) for _, protocol, name in COMPARED]
-                    lines.append(_row(network, title, state, str(len(runs)), *cells))
+                    lines.append(_row(network, title, state, str(len(runs)), *_compared(runs)))
                     break
     return lines
 
 
-def _mean(runs: list[dict[str, Any]], protocol: str, name: str) -> str:
-    return f"{100 * statistics.fmean(run['results'][protocol]['metrics'][name] for run in runs):.1f}"
+def _compared(runs: list[dict[str, Any]]) -> list[str]:
+    results = [run["results"] for run in runs]
+    cells = [_mean(found[protocol]["metrics"][name] for found in results) for _, protocol, name in COMPARED]
+    return [*cells, _mean(found["uncertainty"]["sets"]["test"]["knn_distance"]["r_auroc"] for found in results)]
+
+
+def _mean(shares: Iterable[float]) -> str:
+    return f"{100 * statistics.fmean(shares):.1f}"
 
 
 def speed() -> list[str]:

@@ -14,6 +14,7 @@ import evidence
 import results_words as words
 from prosmin.files import write_text, writing
 from results_figures import Points, draw_axis, draw_lam, draw_twin
+from results_numbers import KNN, R_AUROC_FAIR
 from results_runs import BACKBONES, METHODS, TABLES, Runs, missing, planned, read_runs
 from results_table import axis, files, hardware, methods, others, scores, variants
 from results_verdicts import (
@@ -21,9 +22,9 @@ from results_verdicts import (
     collapse,
     collapse_word,
     comparisons,
-    main_word,
     probabilistic,
     strangers,
+    word_of,
     write_difference,
 )
 
@@ -120,10 +121,15 @@ def _beginning(page: Page, runs: Runs) -> None:
 
 def _in_short(page: Page, runs: Runs) -> None:
     """The claims in a word each; their sections say the rest."""
-    helps = [f"{each.title}: {main_word(each)}" for each in comparisons(runs)]
+    found = comparisons(runs)
+    by_knn, by_errors = (
+        "; ".join(f"{each.title}: {word_of(each, metric)}" for each in found) or "not run"
+        for metric in (KNN, R_AUROC_FAIR)
+    )
     page.add("## In short")
     page.add(
-        f"- The probabilistic part helps, by kNN: {'; '.join(helps) or 'not run'}.",
+        f"- The probabilistic part helps the representation, by kNN: {by_knn}.",
+        f"- It helps to foretell errors, R-AUROC of the scale against the twin's distance: {by_errors}.",
         f"- It cannot collapse: {collapse_word(runs)}.",
     )
 

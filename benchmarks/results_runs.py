@@ -45,6 +45,11 @@ class Finished:
         return self.document["health"]["path"][-1].get(name)
 
     @property
+    def has_forecast(self) -> bool:
+        """Whether it forecasts with a scale, whose coverage can be measured."""
+        return self.metric("uncertainty", "coverage_90") is not None
+
+    @property
     def verdict(self) -> str:
         """The first word of the health verdict: healthy, shrinking or collapsing."""
         return self.document["health"]["verdict"].partition(":")[0]

@@ -15,6 +15,7 @@ from results_numbers import (
     NLL,
     ONE_PERCENT,
     R_AUROC,
+    R_AUROC_FAIR,
     SCORE,
     STRANGERS,
     TEN_PERCENT,
@@ -30,7 +31,7 @@ from results_numbers import (
 from results_runs import BACKBONES, TABLES, Finished, Runs, Seeds, Table
 from results_table import comparable
 
-COMPARED = (KNN, LINEAR, ONE_PERCENT, TEN_PERCENT, NLL, ECE, CORRUPTION, NEAR, FAR, R_AUROC)
+COMPARED = (KNN, LINEAR, ONE_PERCENT, TEN_PERCENT, NLL, ECE, CORRUPTION, NEAR, FAR, R_AUROC, R_AUROC_FAIR)
 """The measures by which ProSMIN is held against its twin; the first gives the verdict."""
 
 
@@ -103,10 +104,10 @@ def judge(interval: Interval | None, better: int) -> str:
     return "helps" if low > 0 else "hurts" if high < 0 else "no difference beyond the interval"
 
 
-def main_word(comparison: Comparison) -> str:
-    """The verdict on "the probabilistic part helps", by kNN."""
-    main = comparison.differences[KNN.title]
-    return "not measured" if main is None else main.word
+def word_of(comparison: Comparison, metric: Metric) -> str:
+    """The verdict on "the probabilistic part helps" by a measure."""
+    found = comparison.differences[metric.title]
+    return "not measured" if found is None else found.word
 
 
 def probabilistic(found: list[Comparison]) -> list[str]:
@@ -120,7 +121,7 @@ def probabilistic(found: list[Comparison]) -> list[str]:
         counts = ", ".join(f"{word}: {words.count(word)}" for word in dict.fromkeys(words))
         by = "" if main is None else f", {write_difference(KNN, main)} points with {name_seeds(main.seeds)}"
         lines.append(
-            f"- {comparison.title}: **{main_word(comparison)}** by kNN top-1{by}. "
+            f"- {comparison.title}: **{word_of(comparison, KNN)}** by kNN top-1{by}. "
             f"Over the {len(words)} measures below: {counts}."
         )
     return lines

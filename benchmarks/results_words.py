@@ -40,7 +40,7 @@ READING = f"""\
   confidences would still show on as many pictures.
 - R-AUROC says whether the uncertainty foretells a wrong nearest neighbour. It stands beside R@1, since another
   encoder makes other errors. The uncertainty is the mean log scale, or the variance between views where a method
-  has no scale.
+  has no scale. *By distance*: what the distance to the nearest pictures foretells instead, which every encoder has.
 - The default out-of-distribution score is `{DEFAULT}`.
 - *not run*: there is no file. *not measured*: the file has no such number. *other severities*: its corruptions were
   stronger or milder than those of most runs of the table."""

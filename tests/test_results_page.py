@@ -178,6 +178,22 @@ def test_a_number_the_file_lacks_is_not_measured(tmp_path):
     assert row["mean corruption error %"] == row["linear NLL"] == "not measured"
 
 
+def test_the_scale_is_held_against_what_the_twin_has_too(tmp_path):
+    ours, twin = (document(f"{RESNET}-{method}-100") for method in ("prosmin", "deterministic"))
+    for made, r_auroc, distance in ((ours, 0.76, 0.80), (twin, 0.60, 0.71)):
+        made["results"]["uncertainty"]["metrics"]["r_auroc"] = r_auroc
+        made["results"]["uncertainty"]["sets"] = {"test": {"knn_distance": {"r_auroc": distance}}}
+    ours["results"]["uncertainty"]["metrics"]["coverage_90"] = 0.9
+    page = text(save(tmp_path, ours, twin))
+    table = section(page, "### ResNet-18, 100 epochs")
+    by_distance = [cells(table, row)["R-AUROC by distance %"] for row in ("ProSMIN", "deterministic twin")]
+    assert [cell.strip("*")[:4] for cell in by_distance] == ["80.0", "71.0"]
+    claim = section(page, "## Claim: the probabilistic part helps")
+    for row, difference in (("R-AUROC %", "+16.0 ["), ("R-AUROC %, the twin's by distance", "+5.0 [")):
+        assert any(cell.startswith(difference) for cell in cells(claim, row).values())
+    assert "the twin's distance: ResNet-18, 100 epochs, tuned: helps" in section(page, "## In short")
+
+
 OLD = "ImageNet-C's, at the size the encoder sees"
 
 
@@ -284,7 +300,7 @@ def test_without_a_pair_the_claim_is_not_run(tmp_path):
     save(tmp_path, document(f"{RESNET}-prosmin-100", 0), document(f"{RESNET}-deterministic-100", 1))
     page = text(tmp_path)
     assert "**Verdict: not run.**" in section(page, "## Claim: the probabilistic part helps")
-    assert "- The probabilistic part helps, by kNN: not run." in page
+    assert "- The probabilistic part helps the representation, by kNN: not run." in page
 
 
 LAM = f"{RESNET}-lam-{{}}"
