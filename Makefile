@@ -32,5 +32,7 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
 	touch $@ $(VENV)/.installed
 
+# The environment and caches; what a user trained stays.
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist src/*.egg-info
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
