@@ -1,6 +1,7 @@
 # Two commands do everything: `make demo` and `make test`. Each makes its own .venv first.
 PYTHON ?= python3
 VENV := .venv
+WORKERS ?= 2
 BIN := $(VENV)/bin
 
 .PHONY: demo test check results clean
@@ -9,7 +10,7 @@ demo: $(VENV)/.installed
 	$(BIN)/prosmin demo --out runs/demo
 
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile  # two processes, one thread each
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile  # of one thread each
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff check .
