@@ -2,12 +2,15 @@
 
 import re
 
+import pytest
 import torch
 
 from prosmin.data.photos import BLOCK, PATCH, block_names
 from prosmin.data.pictures import load_pictures
 from prosmin.data.sources import open_source
-from prosmin.evaluation.held_out import held_out_mask, knn_top1
+from prosmin.encoder import Encoder, untrained
+from prosmin.evaluation.held_out import held_out_knn, held_out_mask, knn_top1
+from tiny_methods import tiny_method
 
 
 def test_a_tenth_of_every_class():
@@ -56,3 +59,14 @@ def test_knn_on_features_with_a_known_answer():
     noise = torch.randn(200, 8, generator=generator)
     assert 0.2 < knn_top1(noise, labels, held) < 0.8
     assert knn_top1(apart, labels.where(~held, 1 - labels), held) == 0.0
+
+
+@pytest.mark.parametrize("method", ["prosmin", "dino"])
+def test_a_judged_encoder_keeps_no_forecasts(method, monkeypatch):
+    """The number is that of the features beside the forecasts, whose K numbers a picture would fill the memory."""
+    encoder, train = untrained(tiny_method(method)), load_pictures("photos@train")
+    pictures = train.subset(torch.arange(0, len(train), 20))
+    held = held_out_mask(pictures.labels, pictures.keys, pictures.spec)
+    expected = knn_top1(encoder(pictures).features, pictures.labels, held)
+    monkeypatch.setattr(Encoder, "__call__", lambda *_: pytest.fail("all forecasts were made"))
+    assert held_out_knn(encoder, pictures)["knn_top1"] == expected
