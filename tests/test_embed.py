@@ -610,6 +610,7 @@ class TestRefusals:
         [
             (["--out", "x.csv"], 2, "a file named *.parquet"),
             (["--out", "x.parquet", "--false-alarms", "1"], 2, "a share above 0 and below 1"),
+            (["--out", "x.parquet", "--reference", "none", "--false-alarms", "0.01"], 2, "leaves nothing to flag by"),
             (["--out", "x.parquet", "--views", "1"], 2, "2 or more to compare, or 0 for none"),
             (["--out", "x.parquet", "--batch", "0"], 2, "1 or more"),
             (["--out", "x.parquet", "--max-bad", "2"], 2, "a share from 0 to 1"),

@@ -27,6 +27,11 @@ class Request:
             raise UsageError(f"--out is {self.out}; allowed: a file named *.parquet.")
         if self.false_alarms is not None and not 0 < self.false_alarms < 1:
             raise UsageError(f"--false-alarms is {self.false_alarms:g}; allowed: a share above 0 and below 1.")
+        if self.false_alarms is not None and self.reference == NO_REFERENCE:
+            raise UsageError(
+                f"--false-alarms is {self.false_alarms:g}, but --reference {NO_REFERENCE} leaves nothing to flag by; "
+                "give one of them, or pictures that belong: --reference SPEC."
+            )
         if self.views == 1 or self.views < 0:
             raise UsageError(f"--views is {self.views}; allowed: 2 or more to compare, or 0 for none.")
         if self.batch is not None and self.batch < 1:
