@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from prosmin import config as configs
 from prosmin.cli import main
 
 
@@ -99,11 +100,22 @@ def test_recipes_are_listed_with_their_headers(capsys):
     assert "demo: " in out
 
 
-def test_help_lists_every_field(capsys):
+def test_help_lists_every_field_under_the_methods_that_have_it(capsys):
     with pytest.raises(SystemExit) as left:
         main(["pretrain", "--help"])
     assert left.value.code == 0
-    assert "--loss.lam (default 0.5)" in capsys.readouterr().out
+    common, *own = capsys.readouterr().out.split(", with --method.name ")
+    sections = {section.partition(":\n")[0]: section for section in own}
+    assert list(sections) == list(configs.METHOD_GROUPS)
+    for method, section in sections.items():
+        for name, default, doc in configs.describe(method):
+            row = f"  --{name} (default {default})\n      {doc}\n"
+            assert (row in common) != (row in section), f"{method}: {row}"
+        foreign = {f"--{other}" for each in sections for other, _, _ in configs.describe(each)}
+        foreign -= {f"--{name}" for name, _, _ in configs.describe(method)}
+        assert not foreign & set(section.split())
+    assert "--loss.lam (default 0.5)" in sections["prosmin"]
+    assert "--loss.mask_ratio (default (0.1, 0.5))" in sections["ibot"]
 
 
 def test_views_writes_a_sheet_and_one_line(capsys, tmp_path):

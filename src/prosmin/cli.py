@@ -235,14 +235,24 @@ def _parser() -> Parser:
 
 
 def _field_help() -> str:
+    """The fields that all methods have alike, then what each has of its own."""
     from prosmin import config as configs
 
-    rows = [f"  --{name} (default {default})\n      {doc}" for name, default, doc in configs.describe()]
+    fields = {method: list(configs.describe(method)) for method in configs.METHOD_GROUPS}
+    common = [row for row in next(iter(fields.values())) if all(row in rows for rows in fields.values())]
     heading = (
         "any field of the configuration, as --group.field VALUE. A recipe, demo unless another is named, has values\n"
         "of its own, which come before these defaults; RUN/config.yaml holds what a run has:"
     )
-    return "\n".join([heading, *rows])
+    lines = [heading, *_field_lines(common)]
+    for method, rows in fields.items():
+        title = f"{configs.METHOD_TITLES[method]}, with --method.name {method}:"
+        lines += ["", title, *_field_lines([row for row in rows if row not in common])]
+    return "\n".join(lines)
+
+
+def _field_lines(rows: list[tuple[str, str, str]]) -> list[str]:
+    return [f"  --{name} (default {default})\n      {doc}" for name, default, doc in rows]
 
 
 def _fields(rest: list[str], parser: Parser) -> dict[str, str]:
