@@ -10,7 +10,6 @@ from prosmin import config as configs
 
 torch.set_num_threads(min(2, int(os.environ.get("OMP_NUM_THREADS", "2"))))
 
-# lightning-fabric and torch warn about each other's versions on import and set-up; nothing here depends on it.
 TINY = {
     "backbone.name": "resnet8_cifar",
     "heads.hidden": "32",
