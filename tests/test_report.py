@@ -26,6 +26,7 @@ from prosmin.report.pictures import data_uri
 from prosmin.report.runs import Run, distinct_names, read_run
 from prosmin.report.summary import seconds
 from prosmin.report.uncertainty import references, split_figure, wrong_way
+from prosmin.training.health import COLLAPSED_RANK, COLLAPSED_STD, is_collapsed
 
 SECTIONS = [
     "headline", "run", "training", "results", "paper", "calibration", "ood", "corruption", "uncertainty", "map",
@@ -280,6 +281,13 @@ def test_verdict(changes, status, said):
     verdict = judge(with_log([start, end], training={"epochs": 20, "max_steps": None}))
     assert verdict.status == status
     assert any(said in finding.text for finding in verdict.findings)
+
+
+@pytest.mark.parametrize(("name", "limit"), [("target_std", COLLAPSED_STD), ("feature_rank", COLLAPSED_RANK)])
+def test_a_collapse_is_one_exactly_where_training_calls_it_one(name, limit):
+    for value in (0.99 * limit, 1.01 * limit):
+        line = {"step": 1, "loss": 0.5, name: value}  # a single line: nothing has fallen
+        assert (judge(with_log([line])).status == "bad") == is_collapsed(line) == (value < limit)
 
 
 def test_empty_log_gives_no_verdict():

@@ -7,6 +7,7 @@ import numpy as np
 from prosmin.report.blocks import Finding, Status, Verdict
 from prosmin.report.glossary import number, percent
 from prosmin.report.runs import Run
+from prosmin.training.health import COLLAPSED_RANK, COLLAPSED_STD
 
 TITLES: dict[Status, str] = {
     "good": "Healthy",
@@ -18,8 +19,7 @@ WORST: Sequence[Status] = ("bad", "watch", "good", "unknown")
 
 # A constant output has loss 0, so the loss alone cannot tell learning from collapse. The spread of the
 # targets and the rank of the features can; they are compared with the most the run itself has reached.
-COLLAPSED, FALLEN = 0.1, 0.3
-LEAST_SPREAD, LEAST_RANK = 1e-3, 2.0  # healthy targets (cosines) spread over a few hundredths
+COLLAPSED, FALLEN = 0.1, 0.3  # shares of it
 WIDE_SCALE, NARROW_SCALE = 10.0, 0.001  # of the targets' own spread
 
 
@@ -62,7 +62,7 @@ def _spread(run: Run) -> Finding | None:
         return None
     _, end, most = ends
     said = f"their spread ended at {number(end)}, after {number(most)} at its largest."
-    if end <= COLLAPSED * most or end < LEAST_SPREAD:
+    if end <= COLLAPSED * most or end < COLLAPSED_STD:
         return Finding(status="bad", text=f"The targets collapsed: {said}")
     if end <= FALLEN * most:
         return Finding(status="watch", text=f"The targets are drawing together: {said}")
@@ -74,7 +74,7 @@ def _rank(run: Run) -> Finding | None:
     if not ends:
         return None
     _, end, most = ends
-    if end < LEAST_RANK:
+    if end < COLLAPSED_RANK:
         return Finding(status="bad", text=f"The features use about {number(end)} direction: they have collapsed.")
     if end <= FALLEN * most:
         text = f"The features use about {end:.0f} directions, after {most:.0f} at their richest."
