@@ -3,9 +3,46 @@
 import os
 import shutil
 import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
+import pytest
+
+import prosmin
+
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A copy of what a wheel is made of: in the checkout, leftovers of other builds would get in."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    shutil.copytree(ROOT / "src/prosmin", copy / "src/prosmin", ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(source):
+    """Built by the call that pip makes, without an environment of its own and so without a download."""
+    program = "from setuptools import build_meta; build_meta.build_wheel('wheel')"
+    subprocess.run([sys.executable, "-c", program], cwd=source, check=True, capture_output=True)
+    (built,) = (source / "wheel").glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_file_of_the_package(source, wheel):
+    files = {str(file.relative_to(source / "src")) for file in (source / "src/prosmin").rglob("*") if file.is_file()}
+    assert {"prosmin/py.typed", "prosmin/recipes/demo.yaml", "prosmin/report/page.html"} <= files
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if name.startswith("prosmin/")}
+    assert held == files
+
+
+def test_the_wheel_has_the_version_of_the_package(wheel):
+    assert wheel.name == f"prosmin-{prosmin.__version__}-py3-none-any.whl"
 
 
 def test_cleaning_leaves_what_was_trained(tmp_path):
