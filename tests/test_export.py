@@ -268,6 +268,11 @@ class TestForeign:
         assert "out: features; timm:test_vit has no mean and no scale" in said[1]
         assert [output.name for output in session(tmp_path / "dino.onnx").get_outputs()] == ["features"]
 
+    def test_it_has_no_target(self, run, tmp_path):
+        with pytest.raises(ProsminError, match="has no target network"):
+            export(run, tmp_path / "x", format="safetensors", network="target")
+        assert not (tmp_path / "x").exists()
+
     def test_its_folder_needs_the_file_no_longer(self, run, tmp_path):
         encoder = load(run).to("cpu")
         export(run, tmp_path / "out", format="safetensors", half=True)
@@ -286,6 +291,23 @@ class TestFolder:
         for one, other in zip(first.method.state_dict().items(), second.method.state_dict().items(), strict=True):
             assert one[0] == other[0]
             assert torch.equal(one[1], other[1])
+
+    @pytest.mark.parametrize("run", ["resnet_run", "ibot_run"])
+    def test_the_target_takes_the_place_of_the_online_network(self, run, request, tmp_path):
+        run = request.getfixturevalue(run)
+        export(run, tmp_path / "target", format="safetensors", network="target")
+        encoder, target = load(run).to("cpu"), load(tmp_path / "target").to("cpu")
+        assert target.card["network"] == "target"
+        assert target.card["hash"] != encoder.card["hash"]
+        views = noise_views(encoder, 3)
+        online, averaged = encoder.method.online.backbone, encoder.method.target.backbone
+        assert torch.equal(target.method.encode(views).features, averaged(views))
+        assert not torch.equal(averaged(views), online(views))
+        assert torch.equal(encoder.method.encode(views).features, online(views))  # the encoder itself is as it was
+
+    def test_there_are_two_networks(self, vit_run, tmp_path):
+        with pytest.raises(UsageError, match="--network is 'teacher'; allowed: online, target"):
+            export(vit_run, tmp_path / "x", format="safetensors", network="teacher")
 
     @pytest.mark.parametrize("run", ["resnet_run", "vit_run"])
     def test_half_is_half_as_large_and_nearly_the_encoder(self, run, request, tmp_path):

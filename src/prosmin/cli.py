@@ -150,6 +150,7 @@ def _parser() -> Parser:
     other.add_argument(
         "--out", type=Path, required=True, metavar="PATH", help="FILE.onnx, FILE.safetensors (timm) or a folder"
     )
+    other.add_argument("--network", default="online", metavar="NAME", help="online, or target, its running average")
     other.add_argument("--half", action="store_true", help="safetensors: weights in float16")
     other.add_argument("--again", action="store_true", help="replace what is already at PATH")
 
@@ -329,7 +330,14 @@ def _evaluate(options: argparse.Namespace, fields: dict[str, str]) -> None:
 def _export(options: argparse.Namespace, fields: dict[str, str]) -> None:
     from prosmin.export import export
 
-    said = export(options.run_folder, options.out, format=options.format, half=options.half, again=options.again)
+    said = export(
+        options.run_folder,
+        options.out,
+        format=options.format,
+        network=options.network,
+        half=options.half,
+        again=options.again,
+    )
     print("\n".join(said))
 
 

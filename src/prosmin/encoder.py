@@ -1,5 +1,6 @@
 """The trained encoder a user loads: features, forecast mean and scale, uncertainty, out-of-distribution score."""
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
@@ -97,6 +98,16 @@ class Encoder:
     def untrained(self) -> "Encoder":
         """The same networks as they are before training: the baseline this encoder is held against."""
         return Encoder(self._fresh(), self.config, fresh=self._fresh).to(self.device, precision=self.precision)
+
+    def of_target(self) -> "Encoder":
+        """An encoder of the target network, the running average of the online one, with the same head behind it."""
+        if not hasattr(self.method, "target"):
+            raise ProsminError("This encoder has no target network: its weights are not those of a run of prosmin.")
+        method = copy.deepcopy(self.method)
+        method.get_submodule("online").load_state_dict(method.get_submodule("target").state_dict())
+        told = {name: value for name, value in self.card.items() if name != "deviation"} | {"network": "target"}
+        other = Encoder(method, self.config, card=told if self.card else None, fresh=self._fresh)
+        return other.to(self.device, precision=self.precision)
 
     @torch.inference_mode()
     def __call__(self, images: Images) -> Embedding:
@@ -243,9 +254,8 @@ def set_statistics(encoder: Encoder, pictures: Pictures) -> Encoder:
         norm.reset_running_stats()
         norm.momentum = None  # the plain mean over all batches
     encoder.method.train()
-    before, encoder.batch_size = encoder.batch_size, _STATISTICS_BATCH
-    encoder(pictures)
-    encoder.batch_size = before
+    for batch in picture_batches(pictures, size=_STATISTICS_BATCH, device=encoder.device):
+        encoder.summarise(batch)  # the networks run; nothing of what they give is kept
     encoder.method.eval()
     return encoder
 

@@ -20,15 +20,27 @@ FORMATS: dict[str, Form] = {
     "timm": timm_checkpoint.FORM,
     "safetensors": encoder_folder.FORM,
 }
+NETWORKS = ("online", "target")
 
 
-def export(run: Path | str, out: Path | str, *, format: str, half: bool = False, again: bool = False) -> list[str]:
+def export(
+    run: Path | str,
+    out: Path | str,
+    *,
+    format: str,
+    network: str = "online",
+    half: bool = False,
+    again: bool = False,
+) -> list[str]:
     """Write what `prosmin.load` takes, a run's encoder or another, to `out` and say in sentences what was written.
 
-    Files that are there already are replaced with `again` only; `half` is for safetensors: weights in float16.
+    `network` is online, or target for its running average. Files that are there already are replaced with `again` only;
+    `half` is for safetensors: weights in float16.
     """
     if format not in FORMATS:
         raise UsageError(f"--format is {format!r}; allowed: {', '.join(FORMATS)}.")
+    if network not in NETWORKS:
+        raise UsageError(f"--network is {network!r}; allowed: {', '.join(NETWORKS)}.")
     form = FORMATS[format]
     write = form.write_half if half else form.write
     if write is None:
@@ -38,6 +50,8 @@ def export(run: Path | str, out: Path | str, *, format: str, half: bool = False,
     _check_place(out, form, format=format, again=again)
     _check_packages(form, format=format)
     encoder = load(run).to("cpu")
+    if network == "target":
+        encoder = encoder.of_target()
     with staged(out, folder=form.folder(out)) as part:
         said = write(encoder, part / out.name if form.suffix else part)
     return [f"wrote {out}", *said]
