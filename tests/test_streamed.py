@@ -15,7 +15,7 @@ from prosmin.data import streamed as module
 from prosmin.data.pictures import Pictures, load_pictures
 from prosmin.data.sources import open_source
 from prosmin.data.streamed import Streamed, in_memory, joined, open_pictures, streamed, where_it_fits
-from prosmin.encoder import Encoder, untrained
+from prosmin.encoder import PRECISIONS, Encoder, untrained
 from prosmin.errors import ProsminError
 from prosmin.evaluation import suite
 from prosmin.evaluation.batches import training_batches
@@ -170,8 +170,9 @@ class TestContext:
             large.settle()
         assert not (tmp_path / "cache").exists()
 
-    def test_scores_of_views_are_those_of_the_encoder_s_views(self, tiny):
-        encoder, pictures = untrained(tiny()), coloured(40, side=32)
+    @pytest.mark.parametrize("precision", PRECISIONS)
+    def test_scores_of_views_are_those_of_the_encoder_s_views(self, tiny, precision):
+        encoder, pictures = untrained(tiny()).to("cpu", precision=precision), coloured(40, side=32)
         encoder.batch_size = 16
         views = torch.stack([view.mean for view in encoder.views(pictures, seed=3)])
         got = view_scores(encoder, pictures, seed=3)

@@ -10,7 +10,7 @@ import torch
 from coloured import coloured
 from prosmin.data.pictures import Pictures
 from prosmin.data.views import make_views
-from prosmin.encoder import Encoder
+from prosmin.encoder import UNCERTAINTY_VIEWS, Encoder
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.forecasts import make_forecasts, no_forecasts
 from prosmin.evaluation.gallery import Ranked, gallery
@@ -75,6 +75,17 @@ def test_a_method_without_a_forecast_or_a_scale_says_so(name: str, changes: dict
     assert found.settings["uncertainty"] == "variance between views"
     assert set(found.curves) == {"risk_coverage", "severity"}
     assert "between_view_variance" not in found.sets["test"]  # the uncertainty itself is it
+
+
+def test_worsened_pictures_take_as_many_passes_with_and_without_a_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, passes = encoder("dino"), []
+    whole = model.method.encode
+    monkeypatch.setattr(model.method, "encode", lambda x: passes.append(len(x)) or whole(x))
+    monkeypatch.setattr(uncertainty, "WORSENED", 30)
+    _, settings, _ = uncertainty._severity(context(model), scaled=False)
+    # A picture as it is, and at 5 severities of 3 kinds.
+    assert 0.8 * 30 < sum(passes) / 16 <= 30
+    assert settings["severity"]["pictures"] == 30 // (UNCERTAINTY_VIEWS + 1)
 
 
 def test_test_labels_are_read_by_retrieval_and_risk_alone(result: Result) -> None:

@@ -3,19 +3,14 @@
 The forecasts of all views of a set would take gigabytes; of each batch only the scores are kept.
 """
 
-import dataclasses
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
 from prosmin.data.feed import Batch
 from prosmin.data.streamed import PictureSet
-from prosmin.data.views import GLOBAL_VIEWS, make_views
 from prosmin.encoder import UNCERTAINTY_VIEWS, Encoder
 from prosmin.evaluation.batches import set_batches
 from prosmin.evaluation.ood import SCORES
-from prosmin.methods.output import Embedding
 
 BETWEEN_VIEWS = "between_view_variance"
 
@@ -33,7 +28,8 @@ def view_scores(
 
 
 def _scores(encoder: Encoder, batch: Batch, *, seed: int, count: int) -> dict[str, Tensor]:
-    embeddings = list(_embeddings(encoder, batch, seed=seed, count=count))
+    # The encoder's own views and arithmetic: scores must be of the forecasts that its users are given.
+    embeddings = [encoder._encode(view) for view in encoder._random_views(batch, count=count, seed=seed)]
     mean = torch.stack([embedding.mean.float() for embedding in embeddings])  # (V, n, K)
     scales = [embedding.scale.float() for embedding in embeddings if embedding.scale is not None]
     scores = {BETWEEN_VIEWS: mean.var(0).mean(1)}
@@ -41,14 +37,3 @@ def _scores(encoder: Encoder, batch: Batch, *, seed: int, count: int) -> dict[st
         scale = torch.stack(scales)
         scores |= {name: measure(mean, scale) for name, measure in SCORES.items()}
     return {name: values.cpu() for name, values in scores.items()}
-
-
-def _embeddings(encoder: Encoder, batch: Batch, *, seed: int, count: int) -> Iterator[Embedding]:
-    config = dataclasses.replace(encoder.config.views, local=0)
-    positions = batch.index.to(encoder.device)
-    for first in range(0, count, GLOBAL_VIEWS):
-        views = make_views(
-            batch.images, batch.sizes, config, seed=seed, step=first // GLOBAL_VIEWS, positions=positions
-        ).global_views
-        for view in views[: count - first]:
-            yield encoder.method.encode(view)  # type: ignore[operator]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from prosmin.encoder import UNCERTAINTY_VIEWS
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.correlation import spearman
 from prosmin.evaluation.coverage import judge_coverage
@@ -25,7 +26,6 @@ from prosmin.evaluation.skill import judge_skill
 from prosmin.evaluation.view_scores import BETWEEN_VIEWS
 
 FORECAST, FITTED, WORSENED = 512, 256, 256  # pictures at most: held-out forecasts, constant scale, severities
-VIEWS_AND_ONE = 5  # passes that an uncertainty without a scale takes
 
 Part = tuple[dict[str, float], dict[str, Any], dict[str, Any]]
 """Metrics, settings and curves."""
@@ -116,7 +116,8 @@ def _calibration(context: Context) -> Part:
 
 def _severity(context: Context, *, scaled: bool) -> Part:
     """The uncertainty of some test pictures, made worse step by step."""
-    count = WORSENED if scaled else WORSENED // VIEWS_AND_ONE
+    # Without a scale every picture takes the passes of its views, beside the one that finds that there is none.
+    count = WORSENED if scaled else WORSENED // (UNCERTAINTY_VIEWS + 1)
     pictures = sample(context.sets["test"], count, seed=context.seed, purpose="severity")
     curves, left_out = severity_curves(context.encoder, pictures, seed=context.seed)
     metrics = {f"spearman_{kind}": curve["spearman"] for kind, curve in curves.items()}
