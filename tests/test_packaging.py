@@ -1,6 +1,9 @@
 """What surrounds the code: the Makefile, the versions, the packages that are asked for, and the wheel."""
 
+import ast
+import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import prosmin
+from prosmin.doctor.packages import FOR_DEVELOPERS, requirements
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -56,3 +60,28 @@ def test_cleaning_leaves_what_was_trained(tmp_path):
     subprocess.run(["make", "clean"], cwd=tmp_path, env=env, check=True, capture_output=True)
     assert all(file.exists() for file in kept)
     assert not any(file.parent.exists() for file in removed)
+
+
+def test_every_package_that_is_imported_is_asked_for():
+    asked = {normal(each.name) for each in requirements() if each.extra not in FOR_DEVELOPERS}
+    brings = importlib.metadata.packages_distributions()
+    for module in imported_modules() - sys.stdlib_module_names - {"prosmin"}:
+        names = {normal(name) for name in brings.get(module, [module])}  # an extra may not be installed
+        assert names & asked, f"src/prosmin imports {module}, and pyproject.toml does not name it"
+
+
+def imported_modules() -> set[str]:
+    """The first part of every name that the package imports."""
+    found = set()
+    for file in (ROOT / "src/prosmin").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.add(node.module.partition(".")[0])
+    return found
+
+
+def normal(name: str) -> str:
+    """A package's name as indexes compare them."""
+    return re.sub(r"[-_.]+", "-", name).lower()
