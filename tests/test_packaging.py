@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import prosmin
-from prosmin.doctor.packages import FOR_DEVELOPERS, requirements
+from prosmin.doctor.packages import FOR_DEVELOPERS, PURPOSES, requirements
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -68,6 +68,10 @@ def test_every_package_that_is_imported_is_asked_for():
     for module in imported_modules() - sys.stdlib_module_names - {"prosmin"}:
         names = {normal(name) for name in brings.get(module, [module])}  # an extra may not be installed
         assert names & asked, f"src/prosmin imports {module}, and pyproject.toml does not name it"
+
+
+def test_purposes_are_told_of_what_extras_bring_alone():
+    assert set(PURPOSES) == {each.name for each in requirements() if each.extra not in ("", *FOR_DEVELOPERS)}
 
 
 def imported_modules() -> set[str]:

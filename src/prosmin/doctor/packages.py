@@ -19,17 +19,12 @@ FOR_DEVELOPERS = ("test", "dev")
 
 PURPOSES = {
     "datasets": "data of the form hf:NAME",
-    "webdataset": "tar shards of pictures",
     "tensorboard": "a run's curves in TensorBoard",
     "wandb": "a run's curves in Weights & Biases",
     "onnx": "export to ONNX",
     "onnxruntime": "running an exported ONNX file",
     "onnxscript": "export to ONNX",
     "imagecorruptions-imaug": "the corruption frost, and the reference that all corruptions are held to",
-    "lightning": "use inside a PyTorch Lightning trainer",
-    "torchmetrics": "metrics to compare with",
-    "pytorch-ood": "more out-of-distribution detectors",
-    "matplotlib": "figures",
 }
 """What a user gets from each optional package."""
 
