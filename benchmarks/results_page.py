@@ -5,17 +5,17 @@
 The sentences of results_words.py hold whatever the numbers are; every number, rank and verdict is made from the files.
 """
 
-import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import evidence
+import results_tuning
 import results_words as words
 from prosmin.files import write_text, writing
 from results_figures import Points, draw_axis, draw_lam, draw_twin
 from results_numbers import KNN, R_AUROC_FAIR
-from results_runs import BACKBONES, METHODS, TABLES, Runs, missing, planned, read_runs
+from results_recipe import recipe
+from results_runs import BACKBONES, TABLES, Runs, missing, planned, read_runs
 from results_table import axis, files, hardware, methods, others, scores, variants
 from results_verdicts import (
     COMPARED,
@@ -82,7 +82,8 @@ def build(folder: Path = RESULTS) -> dict[str, bytes]:
     """Path from the repository's root -> content, for the page and every figure."""
     runs = read_runs(folder)
     page = Page()
-    for part in (_beginning, _reading, _methods, _scores, _claims, _ablations, _others):
+    _beginning(page, runs, folder)
+    for part in (_reading, _methods, _scores, _claims, _ablations, _others):
         part(page, runs)
     _tuning(page, folder)
     _files(page, runs)
@@ -102,13 +103,14 @@ def write(built: dict[str, bytes], root: Path = ROOT) -> None:
                 part.write_bytes(content)
 
 
-def _beginning(page: Page, runs: Runs) -> None:
+def _beginning(page: Page, runs: Runs, folder: Path) -> None:
     count = sum(map(len, runs.values()))
     page.add("# Results")
     page.add(words.INTRODUCTION)
     _in_short(page, runs)
     page.add("## What was run")
     page.add(words.PROTOCOL)
+    page.add(*recipe(runs, folder))
     page.add(words.CHOICES)
     page.add(
         "| stage | runs | with a file | seeds | lacking |", "|---|---|---|---|---|", *(_stage(s, runs) for s in STAGES)
@@ -152,11 +154,13 @@ def _reading(page: Page, runs: Runs) -> None:
 def _methods(page: Page, runs: Runs) -> None:
     for table in TABLES:
         page.add(f"## {table.title}")
-        for recipe, title in BACKBONES.items():
-            if not table.runs(recipe):
+        if any("loss.identification" in run.lacking for name in planned(table.stage) for run in runs.get(name, [])):
+            page.add(words.FIRST)
+        for backbone, title in BACKBONES.items():
+            if not table.runs(backbone):
                 continue
             page.add(f"### {title}, {table.epochs} epochs" + (" (before tuning)" if table.suffix else ""))
-            page.add(*methods(table, recipe, runs))
+            page.add(*methods(table, backbone, runs))
         if table.stage == "headline":
             page.add(words.LIGHTLY)
             rows = (f"| {name} | {batch} | {value:.1f} |" for name, batch, value in LIGHTLY)
@@ -248,32 +252,7 @@ def _others(page: Page, runs: Runs) -> None:
 def _tuning(page: Page, folder: Path) -> None:
     page.add("## What was tuned")
     page.add(words.TUNING)
-    rows = []
-    for path in sorted(folder.glob("tuning-*.jsonl")):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        lines = [line for line in lines if line["recipe"] in BACKBONES]
-        for recipe, method in sorted({(line["recipe"], _method(line)) for line in lines}):
-            own = [line for line in lines if (line["recipe"], _method(line)) == (recipe, method)]
-            done = [line["knn20_top1"] for line in own if "knn20_top1" in line]
-            given = {line["overrides"].get("training.epochs") for line in own}
-            epochs = sorted(map(int, given - {None})) + (["the recipe's"] if None in given else [])
-            best = f"{100 * max(done):.1f}" if done else "none finished"
-            cells = (
-                f"`{path.name}`",
-                f"`{recipe}`",
-                METHODS.get(method, method),
-                str(len(own)),
-                str(len(own) - len(done)),
-            )
-            rows.append(f"| {' | '.join((*cells, ', '.join(map(str, epochs)), best))} |")
-    head = "| file | recipe | method | runs | failed | epochs | best kNN %, held out |"
-    page.add(*([head, "|---" * 7 + "|", *rows] if rows else ["Nothing yet."]))
-
-
-def _method(line: dict[str, Any]) -> str:
-    """Which method a line of cifar.py trained."""
-    overrides = line["overrides"]
-    return "deterministic" if overrides.get("heads.scale") == "zero" else overrides.get("method.name", "prosmin")
+    page.add(*results_tuning.table(folder))
 
 
 def _files(page: Page, runs: Runs) -> None:

@@ -14,28 +14,39 @@ corruptions of five severities, ImageNet-C's or CIFAR-10-C's as each table says.
 than those of CIFAR-10-C and not comparable with its published numbers; the latter have the same constants and other
 random numbers, and how near they come was not measured. [docs/evaluation.md](docs/evaluation.md) says how each
 measure is taken. The deterministic twin is ProSMIN with its scale forced to 0 (`heads.scale=zero`) and nothing else
-changed. iBOT learns from the tokens of patches and needs a ViT.
+changed, so that holding the two against each other is about the scale alone. iBOT learns from the tokens of patches
+and needs a ViT.
+
+The methods of a table share engine, pictures, backbone, epochs and batch. Rates, number of views, momentum and heads
+are each method's own: MoCo v3 sees two views of a picture where the others see more. Features are the online
+network's for every method, also for DINO and iBOT, whose papers judge the teacher.
 
 The training pictures were read from JPEG copies (quality 92, no chroma subsampling, about 37 dB to the original
 pixels), all test sets from lossless ones: training on the original files may give slightly other numbers."""
 
 CHOICES = """\
-**What was chosen on what.** Recipes are chosen on a fixed held-out tenth of the training pictures, without reading
-a test picture (`benchmarks/cifar.py`). Strength and temperature of the linear probe are chosen on such a tenth too,
-those of low-shot probes within their few labels. The test pictures are read once, by a finished run, and nothing is
-chosen by what they give. One number is not free of them, and is marked: the *best* out-of-distribution score of a
-run is named after seeing all of them on the same pictures, so it says what the encoder holds, not what a user would
-have picked."""
+**What was chosen on what.** Values in the recipes are picked by the labels of a fixed held-out tenth of the training
+pictures, without reading a test picture (`benchmarks/cifar.py`); those pictures themselves were trained on, without
+labels, like all 50,000. Strength and temperature of the linear probe are chosen on such a tenth too, those of
+low-shot probes within their few labels. No value is picked by test pictures, yet they are not untouched: the ideas of
+leaving out same-view pairs and of two out-of-distribution scores (`similarity_norm`, `distance_and_scale`) came after
+test results of earlier runs had been seen. And the *best* out-of-distribution score of a run is named after seeing
+all of them on the same pictures, so it says what the encoder holds, not what a user would have picked."""
+
+FIRST = """\
+"Before tuning" is true of the other methods; ProSMIN's recipe here had been through a first tuning, with earlier code:
+its forecast was not yet in units of the target's spread, and there was no identification term to turn on."""
 
 READING = f"""\
 - `84.3 ± 0.4`: mean and standard deviation over the seeds that the row names.
 - `84.3 [83.6, 85.0]`: one seed. The bracket is a 95 % interval of the sampling of the test pictures only: another
-  seed may fall outside it. Accuracies: binomial (Wilson). Low-shot: with the draw of the labels. Mean corruption
-  error: binomial, as if all corruptions of a picture went right or wrong together, so rather too wide. AUROC:
-  Hanley and McNeil. ECE: the bootstrap of its file. Where a single seed has no bracket, its file has no interval.
+  seed may fall outside it. Accuracies: binomial (Wilson). Low-shot: with the draw of the labels, by Student's
+  factor for so few draws. Mean corruption error: binomial, as if all corruptions of a picture went right or wrong
+  together, so rather too wide. AUROC: Hanley and McNeil. ECE: the bootstrap of its file. Where a single seed has no
+  bracket, its file has no interval.
 - `(1)` is the rank among the methods that ran, by the mean; the best is bold. A rank orders means: methods whose
-  intervals overlap are not told apart by it. Effective rank, of the features at the end of training, and views are
-  not ranked.
+  intervals overlap are not told apart by it. Settings and cost are not ranked: peak lr is the highest rate of the
+  schedule, seconds are as noisy as the machine, effective rank is that of the features at the end of training.
 - ECE is the linear probe's before temperature scaling; its floor is what a perfectly calibrated model with the same
   confidences would still show on as many pictures.
 - R-AUROC says whether the uncertainty foretells a wrong nearest neighbour. It stands beside R@1, since another

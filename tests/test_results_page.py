@@ -143,13 +143,14 @@ def test_cells_hold_means_intervals_and_ranks(page):
     assert dino["kNN top-1 %"] == "79.0 [78.2, 79.8] (2)"  # Wilson: 0.790 ± 0.008 of 10,000
     assert [row["linear NLL"] for row in (ours, twin, dino)] == ["0.500 (2)", "0.600 (3)", "**0.400 (1)**"]
     assert dino["linear ECE"] == "**0.0200 [0.0150, 0.0260], floor 0.0080 (1)**"
-    # 1.96 sqrt(0.25 / 10,000 + 0.02^2 / 3) = 0.0247
-    assert dino["1 % of labels, top-1 %"] == "**50.0 [47.5, 52.5] (1)**"
+    # The pictures 1.96 sqrt(0.25 / 10,000) = 0.0098, the three draws 4.3027 * 0.02 / sqrt(3) = 0.0497
+    assert dino["1 % of labels, top-1 %"] == "**50.0 [44.9, 55.1] (1)**"
     assert dino["near (CIFAR-100), default"] == "**70.0 [69.3, 70.7] (1)**"
     assert ours["near, best score"] == "**85.0 `mahalanobis` (1)**"
     assert ours["far, best score"] == "**95.0 `residual` (1)**"
     assert ours["effective rank"] == "90.0"
-    assert dino["training, s"] == "**321 (1)**"
+    assert dino["training, s"] == "321"
+    assert "training, s" not in part.partition("ProSMIN's rank")[2]
     assert dino["ECE, severity 5"] == "**0.0500 (1)**"
 
 
@@ -192,6 +193,63 @@ def test_the_scale_is_held_against_what_the_twin_has_too(tmp_path):
     for row, difference in (("R-AUROC %", "+16.0 ["), ("R-AUROC %, the twin's by distance", "+5.0 [")):
         assert any(cell.startswith(difference) for cell in cells(claim, row).values())
     assert "the twin's distance: ResNet-18, 100 epochs, tuned: helps" in section(page, "## In short")
+
+
+TUNED = [
+    {"name": name, "recipe": RESNET, "overrides": {"training.epochs": "12"}, "knn20_top1": knn}
+    for name, knn in (("unit", 0.4111), ("unit-id", 0.6222))
+]
+
+
+def test_what_prosmin_is_comes_from_the_files(tmp_path):
+    names = [f"{RESNET}-{method}-100" for method in ("prosmin", "deterministic")]
+    save(tmp_path, *map(document, names))
+    (tmp_path / "tuning-cifar10-12.jsonl").write_text("\n".join(map(json.dumps, TUNED)))
+    part = section(text(tmp_path), "## What was run")
+    assert (
+        "after 12 epochs of tuning kNN on the held-out tenth was 41.1 % without the identification term and 62.2 %"
+        in part
+    )
+    assert "ResNet-18: the score, and 0.5 times an identification term, InfoNCE" in part
+    for words in ("a fixed last layer", "), BatchNorm in the bottleneck", "no pairs of a view with itself"):
+        assert words in part
+    assert "the two differ in `heads.scale` alone" in part
+    other = {"loss__same_view": "true", "loss__identification": "0", "heads__last": "learned"}
+    save(tmp_path, document(names[0], **other))
+    part = section(text(tmp_path), "## What was run")
+    assert "no identification term (`loss.identification: 0`), a learned last layer" in part
+    assert ", pairs of a view with itself (`loss.same_view: true`)" in part
+    apart = ("heads.last", "heads.scale", "loss.identification", "loss.same_view")
+    line = next(line for line in part.splitlines() if "The deterministic twin differs in" in line)
+    assert all(f"`{name}`" in line for name in apart)
+
+
+def test_settings_are_shown_and_not_ranked(page):
+    dino = cells(section(page, BEFORE), "DINO")
+    assert dino["views a picture"] == "6"
+    assert dino["peak lr"] == "0.0040"  # 0.002 for 256 pictures, 512 of them
+    assert dino["target momentum"] == "0.990"
+
+
+def test_the_methods_of_a_table_share_what_the_page_says():
+    runs = results_runs.read_runs(results_page.RESULTS)
+    for table in results_runs.TABLES:
+        for recipe in results_runs.BACKBONES:
+            named = [runs[name][0].document["configuration"] for name in table.runs(recipe).values() if name in runs]
+            shared = [(tree["data"], tree["backbone"], tree["training"]["batch_size"]) for tree in named]
+            assert all(each == shared[0] for each in shared)
+            assert {tree["training"]["epochs"] for tree in named} <= {table.epochs}
+
+
+def test_earlier_code_is_known_by_what_its_file_lacks(tmp_path):
+    name = f"{RESNET}-prosmin-100-first"
+    old = document(name)
+    del old["configuration"]["loss"]["identification"]
+    assert read(tmp_path, old)[name][0].lacking == ["loss.identification"]
+    words = "its forecast was not yet in units of the target's spread"
+    assert words in text(tmp_path)
+    assert read(tmp_path, document(name))[name][0].lacking == []
+    assert words not in text(tmp_path)
 
 
 OLD = "ImageNet-C's, at the size the encoder sees"
