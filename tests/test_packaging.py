@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 import prosmin
 from prosmin.doctor.packages import FOR_DEVELOPERS, PURPOSES, requirements
@@ -60,6 +61,17 @@ def test_cleaning_leaves_what_was_trained(tmp_path):
     subprocess.run(["make", "clean"], cwd=tmp_path, env=env, check=True, capture_output=True)
     assert all(file.exists() for file in kept)
     assert not any(file.parent.exists() for file in removed)
+
+
+def test_the_list_of_changes_begins_with_this_version():
+    heading = next(line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## "))
+    assert heading.split(",")[0] == f"## {prosmin.__version__}"
+
+
+def test_the_citation_has_what_its_format_asks_for():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert {"type", "title", "authors"} <= citation["references"][0].keys()
 
 
 def test_every_package_that_is_imported_is_asked_for():
