@@ -135,9 +135,9 @@ def test_only_pictures_that_were_met_are_counted(damaged):
 def test_too_many_unreadable_pictures_stop_the_run(damaged):
     stream = streamed(f"folder:{damaged}", max_bad=2 / N)
     assert len(list(stream.batches([torch.tensor([3, 5])]))) == 1  # two are allowed
-    with pytest.raises(ProsminError, match=r"(?s)3 of 24 .*03\.png.*04\.jpg.*23\.png"):
+    with pytest.raises(ProsminError, match=r"(?s)3 of 24 .*--data\.max_bad SHARE.*03\.png.*04\.jpg.*23\.png"):
         list(stream.batches([torch.arange(N)]))
-    with pytest.raises(ProsminError, match=r"data\.max_bad"):
+    with pytest.raises(ProsminError, match=r"or allow more with --data\.max_bad SHARE"):
         open_feed(f"folder:{damaged}", device="cpu", max_bad=0.01)
     assert leftovers() == []
 

@@ -16,9 +16,11 @@ import pytest
 import torch
 from PIL import Image
 
+from prosmin.data.feed import StreamFeed, open_feed
 from prosmin.data.folder import read_file
 from prosmin.data.pictures import load_pictures, pack
 from prosmin.data.sources import open_source, split_spec
+from prosmin.data.streamed import open_pictures
 from prosmin.data.webdataset import expand
 from prosmin.errors import ProsminError, UsageError
 
@@ -202,8 +204,25 @@ class TestBadPictures:
 
     def test_too_many_stop_with_the_list(self, tmp_path):
         self.make(tmp_path, good=6)
-        with pytest.raises(ProsminError, match=r"(?s)4 of 10 pictures .* data\.max_bad .*empty\.jpg.*truncated\.jpg"):
+        with pytest.raises(
+            ProsminError, match=r"(?s)4 of 10 .*Mend or remove them:.*empty\.jpg.*truncated\.jpg"
+        ):
             load_pictures(f"folder:{tmp_path}", max_bad=0.39)
+
+    def test_nobody_is_sent_to_an_option_that_the_command_has_not(self, tmp_path):
+        """`prosmin evaluate` reads by open_pictures, and has no share to raise."""
+        self.make(tmp_path, good=6)
+        spec = f"folder:{tmp_path}"
+        with pytest.raises(ProsminError) as evaluating:
+            open_pictures(spec)
+        with pytest.raises(ProsminError) as streaming:
+            list(StreamFeed(open_source(spec), device=torch.device("cpu"), max_bad=0.01).batches([torch.arange(10)]))
+        for caught in (evaluating, streaming):
+            assert "a share of 0.01 is allowed. Mend or remove them:\n  " in str(caught.value)
+        with pytest.raises(
+            ProsminError, match=r"or remove them, or allow more with --data\.max_bad SHARE:\n  empty"
+        ):
+            open_feed(spec, device="cpu")
 
     def test_the_list_ends_after_twenty(self, tmp_path):
         for i in range(60):

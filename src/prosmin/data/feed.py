@@ -23,8 +23,8 @@ from prosmin.data.decode import PictureError, bounded, decode_batch
 from prosmin.data.pictures import (
     Pictures,
     TooLargeError,
-    check_bad,
     check_not_empty,
+    check_share,
     load_source,
     main_memory,
     read_picture,
@@ -47,6 +47,9 @@ SWITCH = 5e-4
 
 STRIDE = 128
 """Sides of streamed batches are multiples of it, so that compiled views meet few shapes."""
+
+MORE_BAD = "--data.max_bad SHARE"
+"""Where whoever trains allows more unreadable pictures."""
 
 
 class Batch(NamedTuple):
@@ -94,9 +97,9 @@ def open_feed(
     device = torch.device(device)
     limit = min(memory_limit, main_memory() // 3)  # packing needs the pictures twice for a moment
     try:
-        pictures, places = load_source(source, max_bad=max_bad, limit=limit)
+        pictures, places = load_source(source, max_bad=max_bad, limit=limit, option=MORE_BAD)
     except TooLargeError:
-        return StreamFeed(source, device=device, max_bad=max_bad, nvjpeg=nvjpeg)
+        return StreamFeed(source, device=device, max_bad=max_bad, nvjpeg=nvjpeg, option=MORE_BAD)
     return MemoryFeed(source, pictures.to(device), places)
 
 
@@ -142,10 +145,13 @@ class MemoryFeed:
 class StreamFeed:
     """A set that is decoded while it is used."""
 
-    def __init__(self, source: Source, *, device: torch.device, max_bad: float, nvjpeg: bool = False) -> None:
+    def __init__(
+        self, source: Source, *, device: torch.device, max_bad: float, nvjpeg: bool = False, option: str = ""
+    ) -> None:
         self._source = source
         self._device = device
         self._max_bad = max_bad
+        self._option = option  # where the user allows more unreadable pictures, if there is such a place
         self._nvjpeg = nvjpeg and device.type == "cuda"
         # One stream for all copies: the allocator keeps freed memory apart for every stream.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -287,7 +293,7 @@ class StreamFeed:
         with self._lock:
             self._bad[number] = f"{self._source.key(number)}: {reason}"
             bad = list(self._bad.values())
-        check_bad(bad, total=len(self._source), max_bad=self._max_bad, spec=self._source.spec)
+        check_share(bad, total=len(self._source), max_bad=self._max_bad, spec=self._source.spec, option=self._option)
 
     def _read_part(self, numbers: list[int], stop: threading.Event) -> list[bytes | Tensor | None]:
         """Bytes for nvJPEG; None where there are none, which `_find` will then name."""

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from prosmin.data.decode import PictureError
+from prosmin.data.pictures import check_share as check_share  # what is noted is counted by it
 from prosmin.data.pictures import read_picture
 from prosmin.data.sources import Source
-from prosmin.errors import ProsminError
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,3 @@ class Noting:
     def readable(self, numbers: Tensor) -> Tensor:
         """Which of these pictures, already read, are no blanks: (n,) -> (n,) bool."""
         return torch.tensor([i not in self.unreadable for i in numbers.tolist()], dtype=torch.bool)
-
-
-def check_share(unreadable: list[str], *, total: int, max_bad: float, spec: str, option: str = "") -> None:
-    """An error with the list when more than `max_bad` of all pictures, or every one, are unreadable.
-
-    `option` is where the user allows more, if there is such a place.
-    """
-    if unreadable and (len(unreadable) > max_bad * total or len(unreadable) == total):
-        shown = "".join(f"\n  {line}" for line in unreadable[:20])
-        more = "\n  ..." if len(unreadable) > 20 else ""
-        allow = f", or allow more with {option}" if option and len(unreadable) < total else ""
-        raise ProsminError(
-            f"At least {len(unreadable)} of {total} pictures in {spec} cannot be read; "
-            f"a share of {max_bad:g} is allowed. Mend or remove them{allow}:{shown}{more}"
-        )

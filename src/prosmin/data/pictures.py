@@ -80,8 +80,11 @@ def load_pictures(spec: str, *, max_bad: float = 0.01) -> Pictures:
         ) from None
 
 
-def load_source(source: Source, *, max_bad: float, limit: int) -> tuple[Pictures, Tensor]:
-    """The decoded pictures and their places in the source (N,). Raises TooLargeError above `limit` bytes."""
+def load_source(source: Source, *, max_bad: float, limit: int, option: str = "") -> tuple[Pictures, Tensor]:
+    """The decoded pictures and their places in the source (N,). Raises TooLargeError above `limit` bytes.
+
+    `option` is where the user allows more unreadable ones than `max_bad`, if there is such a place.
+    """
     check_not_empty(source)
     kept: list[int] = []
     pictures: list[Tensor] = []
@@ -90,7 +93,7 @@ def load_source(source: Source, *, max_bad: float, limit: int) -> tuple[Pictures
     for i, picture in enumerate(_decode_all(source)):
         if isinstance(picture, PictureError):
             bad.append(f"{source.key(i)}: {picture}")
-            check_bad(bad, total=len(source), max_bad=max_bad, spec=source.spec)
+            check_share(bad, total=len(source), max_bad=max_bad, spec=source.spec, option=option)
             continue
         height, width = max(height, picture.shape[1]), max(width, picture.shape[2])
         if (needed := len(source) * 3 * height * width) > limit:
@@ -138,14 +141,18 @@ def check_not_empty(source: Source) -> None:
         raise ProsminError(f"There are no pictures in {source.spec}.")
 
 
-def check_bad(bad: list[str], *, total: int, max_bad: float, spec: str) -> None:
-    """An error with the list as soon as more than `max_bad` of all pictures are unreadable."""
-    if len(bad) > max_bad * total or len(bad) == total:
-        shown = "".join(f"\n  {line}" for line in bad[:20])
-        more = "\n  ..." if len(bad) > 20 else ""
+def check_share(unreadable: list[str], *, total: int, max_bad: float, spec: str, option: str = "") -> None:
+    """An error with the list as soon as more than `max_bad` of all pictures, or every one, are unreadable.
+
+    `option` is where the user allows more, if there is such a place.
+    """
+    if unreadable and (len(unreadable) > max_bad * total or len(unreadable) == total):
+        shown = "".join(f"\n  {line}" for line in unreadable[:20])
+        more = "\n  ..." if len(unreadable) > 20 else ""
+        allow = f", or allow more with {option}" if option and len(unreadable) < total else ""
         raise ProsminError(
-            f"At least {len(bad)} of {total} pictures in {spec} cannot be read, more than the share of "
-            f"{max_bad:g} that data.max_bad allows. Mend or remove them, or raise data.max_bad:{shown}{more}"
+            f"At least {len(unreadable)} of {total} pictures in {spec} cannot be read; "
+            f"a share of {max_bad:g} is allowed. Mend or remove them{allow}:{shown}{more}"
         )
 
 
