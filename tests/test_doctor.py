@@ -14,7 +14,10 @@ import pytest
 import torch
 
 from prosmin import doctor as doctor_module
+from prosmin import limits
 from prosmin.cli import main
+from prosmin.data import streamed
+from prosmin.data.pictures import load_pictures
 from prosmin.doctor import devices, machine, packages, selftest
 from prosmin.doctor.finding import Finding, reason
 from prosmin.doctor.packages import Requirement, examine_package, parse_requirement, release
@@ -186,11 +189,11 @@ def cgroups(tmp_path, membership, files):
     for name, text in files.items():
         (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "fs" / name).write_text(text + "\n")
-    return machine.cgroup_limits(root=tmp_path / "fs", own=tmp_path / "own")
+    return limits.cgroup_limits(root=tmp_path / "fs", own=tmp_path / "own")
 
 
 @pytest.mark.parametrize(
-    ("membership", "files", "limits"),
+    ("membership", "files", "expected"),
     [
         ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/b/memory.max": "max"}, (None, None)),
         ("0::/a/b\n", {"a/b/cpu.max": "150000 100000", "a/b/memory.max": "1024"}, (1.5, 1024)),
@@ -218,8 +221,24 @@ def cgroups(tmp_path, membership, files):
         ("", {}, (None, None)),
     ],
 )
-def test_limits_of_cgroups(tmp_path, membership, files, limits):
-    assert cgroups(tmp_path, membership, files) == limits
+def test_limits_of_cgroups(tmp_path, membership, files, expected):
+    assert cgroups(tmp_path, membership, files) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("max", None), ("3000000", 3_000_000), (str(2**59), None)],  # None: all that the machine has
+)
+def test_pictures_are_decoded_into_what_the_cgroup_grants(tmp_path, monkeypatch, text, expected):
+    """A container is killed at its limit, far below the memory of its host."""
+    granted = cgroups(tmp_path, "0::/a\n", {"a/memory.max": text})
+    monkeypatch.setattr(limits, "cgroup_limits", lambda: granted)
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert limits.main_memory() == (expected or there)
+    assert streamed.memory_limit() == limits.main_memory() // 3
+    if expected:  # the pictures take more than a third of it
+        with pytest.raises(ProsminError, match="more than a third of the memory"):
+            load_pictures("photos@test")
 
 
 def test_a_share_of_the_cores_is_noted_with_the_threads_that_fit(monkeypatch):

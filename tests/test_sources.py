@@ -204,9 +204,7 @@ class TestBadPictures:
 
     def test_too_many_stop_with_the_list(self, tmp_path):
         self.make(tmp_path, good=6)
-        with pytest.raises(
-            ProsminError, match=r"(?s)4 of 10 .*Mend or remove them:.*empty\.jpg.*truncated\.jpg"
-        ):
+        with pytest.raises(ProsminError, match=r"(?s)4 of 10 .*Mend or remove them:.*empty\.jpg.*truncated\.jpg"):
             load_pictures(f"folder:{tmp_path}", max_bad=0.39)
 
     def test_nobody_is_sent_to_an_option_that_the_command_has_not(self, tmp_path):
@@ -219,9 +217,7 @@ class TestBadPictures:
             list(StreamFeed(open_source(spec), device=torch.device("cpu"), max_bad=0.01).batches([torch.arange(10)]))
         for caught in (evaluating, streaming):
             assert "a share of 0.01 is allowed. Mend or remove them:\n  " in str(caught.value)
-        with pytest.raises(
-            ProsminError, match=r"or remove them, or allow more with --data\.max_bad SHARE:\n  empty"
-        ):
+        with pytest.raises(ProsminError, match=r"or remove them, or allow more with --data\.max_bad SHARE:\n  empty"):
             open_feed(spec, device="cpu")
 
     def test_the_list_ends_after_twenty(self, tmp_path):

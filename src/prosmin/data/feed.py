@@ -26,12 +26,12 @@ from prosmin.data.pictures import (
     check_not_empty,
     check_share,
     load_source,
-    main_memory,
     read_picture,
     worker_count,
 )
 from prosmin.data.sources import Source, open_source
 from prosmin.errors import ProsminError
+from prosmin.limits import main_memory
 
 MEMORY_LIMIT = 2 << 30
 """Bytes a decoded set may take to live on the device whole; CIFAR takes 0.15 GB."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from prosmin.data.decode import PictureError, bounded, decode_bounded
 from prosmin.data.sources import Source, open_source
 from prosmin.errors import ProsminError
+from prosmin.limits import main_memory
 
 CHUNK = 64
 """Pictures a worker takes at once: tiny ones are decoded faster than a task is handed over."""
@@ -76,7 +77,7 @@ def load_pictures(spec: str, *, max_bad: float = 0.01) -> Pictures:
     except TooLargeError as error:
         raise ProsminError(
             f"The pictures of {spec} would take {error.needed / 2**30:.0f} GiB decoded, more than a third "
-            "of the memory of this machine. Name fewer of them, for example a subfolder."
+            "of the memory this process may use. Name fewer of them, for example a subfolder."
         ) from None
 
 
@@ -154,11 +155,6 @@ def check_share(unreadable: list[str], *, total: int, max_bad: float, spec: str,
             f"At least {len(unreadable)} of {total} pictures in {spec} cannot be read; "
             f"a share of {max_bad:g} is allowed. Mend or remove them{allow}:{shown}{more}"
         )
-
-
-def main_memory() -> int:
-    """Bytes of main memory this machine has; what is free at the moment would make runs differ."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def worker_count() -> int:

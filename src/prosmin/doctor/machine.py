@@ -3,50 +3,14 @@
 import os
 import shutil
 from pathlib import Path
-from typing import NamedTuple
 
 from prosmin.doctor.finding import Finding
+from prosmin.limits import cgroup_limits, text_of
 
 GIB = 2**30
 LITTLE_DISK, NO_DISK = 5 * GIB, GIB // 10
 """Below the first a large run's checkpoints may not fit, below the second nothing does."""
 LITTLE_MEMORY = 4 * GIB
-_NO_LIMIT = 2**60  # what cgroup v1 writes, about, where memory is not limited
-
-
-class Limits(NamedTuple):
-    """What the cgroups of a process leave to it; None: no limit."""
-
-    cores: float | None
-    memory: int | None  # bytes
-
-
-def cgroup_limits(*, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Limits:
-    """The tightest limits of this process's cgroups and those above them, in version 1 or 2."""
-    cores: list[float] = []
-    memory: list[int] = []
-    for line in _text(own).splitlines():
-        _, controllers, path = line.split(":", 2)
-        top = root / controllers.removeprefix("name=") if controllers else root
-        # In a container the path may be the host's, of which only the upper end can be seen here.
-        folder = top / path.strip("/")
-        for place in (folder, *(p for p in folder.parents if p == top or top in p.parents)):
-            quota, _, period = _text(place / "cpu.max").partition(" ")
-            old = (_text(place / "cpu.cfs_quota_us"), _text(place / "cpu.cfs_period_us"))
-            for amount, per in ((quota, period), old):
-                if amount.isdigit() and per.isdigit() and int(per):
-                    cores.append(int(amount) / int(per))
-            for name in ("memory.max", "memory.limit_in_bytes"):
-                if (limit := _text(place / name)).isdigit() and int(limit) < _NO_LIMIT:
-                    memory.append(int(limit))
-    return Limits(min(cores, default=None), min(memory, default=None))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 def examine_machine() -> list[Finding]:
@@ -72,7 +36,7 @@ def examine_cores(quota: float | None) -> Finding:
 
 def examine_memory(limit: int | None) -> Finding:
     """Main memory and what of it is free; the cgroup's limit where that is less."""
-    fields = dict(line.split(":", 1) for line in _text(Path("/proc/meminfo")).splitlines() if ":" in line)
+    fields = dict(line.split(":", 1) for line in text_of(Path("/proc/meminfo")).splitlines() if ":" in line)
     kib = {name: int(value.split()[0]) * 1024 for name, value in fields.items() if value.split()}
     total, free = kib.get("MemTotal"), kib.get("MemAvailable")
     if total is None or free is None:
