@@ -161,9 +161,14 @@ def _low_shot(title: str, share: str) -> Metric:
     return Metric(title, lambda run: run.metric("lowshot", f"top1_{share}"), better=1, sampling=sampling)
 
 
-def _ece_interval(run: Finished, value: float) -> Interval | None:
-    low, high = run.metric("linear", "ece_low"), run.metric("linear", "ece_high")
-    return None if low is None or high is None else (low, high)
+def file_interval(protocol: str, name: str) -> Callable[[Finished, float], Interval | None]:
+    """The interval that a file gives beside a metric."""
+
+    def sampling(run: Finished, value: float) -> Interval | None:
+        low, high = run.metric(protocol, f"{name}_low"), run.metric(protocol, f"{name}_high")
+        return None if low is None or high is None else (low, high)
+
+    return sampling
 
 
 def _ece_floor(seeds: Seeds) -> str:
@@ -176,10 +181,19 @@ def _r_auroc_interval(run: Finished, value: float) -> Interval | None:
     return None if recall is None else ranking(value, round((1 - recall) * TEST), round(recall * TEST))
 
 
-def _by_distance(run: Finished) -> float | None:
-    """What the distance to the neighbours of other pictures foretells, which every encoder has."""
-    sets = run.document["results"].get("uncertainty", {}).get("sets", {})
-    return sets.get("test", {}).get("knn_distance", {}).get("r_auroc")
+def _order(name: str) -> Callable[[Finished], float | None]:
+    """R-AUROC of a rival of the uncertainty, which every encoder has."""
+
+    def value(run: Finished) -> float | None:
+        sets = run.document["results"].get("uncertainty", {}).get("sets", {})
+        return sets.get("test", {}).get(name, {}).get("r_auroc")
+
+    return value
+
+
+def _by_views(run: Finished) -> float | None:
+    """The variance between views is the uncertainty itself where a method has no scale."""
+    return _order("between_view_variance")(run) if run.has_forecast else run.metric("uncertainty", "r_auroc")
 
 
 def _field(run: Finished, name: str) -> float:
@@ -194,7 +208,7 @@ def _plain(title: str, protocol: str, name: str, *, digits: int) -> Metric:
 def _best(group: str) -> Column:
     def column(seeds: Seeds) -> Metric:
         score = best_score(group, seeds)
-        return ood_metric(group, score, note=f" `{score}`" if score else "")
+        return ood_metric(group, score or "none", note=f" `{score}`")
 
     return column
 
@@ -207,14 +221,29 @@ TEN_PERCENT = _low_shot("10 % of labels, top-1 %", "10pct")
 NLL = _plain("linear NLL", "linear", "nll", digits=3)
 ECE = Metric(
     "linear ECE", lambda run: run.metric("linear", "ece"), better=-1, percent=False, digits=4,
-    sampling=_ece_interval, note=_ece_floor,
+    sampling=file_interval("linear", "ece"), note=_ece_floor,
 )  # fmt: skip
 CORRUPTION = _share("mean corruption error %", "corruption", "mean_error", better=-1)
+CORRUPTION_NLL = _plain("mean corruption NLL", "corruption", "mean_nll", digits=3)
 NEAR, FAR = ood_metric("near"), ood_metric("far")
 R_AUROC = Metric(
     "R-AUROC %", lambda run: run.metric("uncertainty", "r_auroc"), better=1, sampling=_r_auroc_interval
 )  # fmt: skip
-R_AUROC_DISTANCE = Metric("R-AUROC by distance %", _by_distance, better=1, sampling=_r_auroc_interval)
+R_AUROC_DISTANCE = Metric(
+    "R-AUROC by distance %", _order("knn_distance"), better=1, sampling=_r_auroc_interval
+)  # fmt: skip
+RIVALS = {
+    "distance": R_AUROC_DISTANCE,
+    "view variance": Metric("by view variance", _by_views, better=0, sampling=_r_auroc_interval),
+    "short feature": Metric("by short feature", _order("low_feature_norm"), better=0, sampling=_r_auroc_interval),
+    "low sharpness": Metric("by low sharpness", _order("low_sharpness"), better=0, sampling=_r_auroc_interval),
+}
+"""Orders that need no scale: what the scale has to beat."""
+NORM = Metric(
+    "Spearman with feature norm",
+    lambda run: run.metric("uncertainty", "spearman_feature_norm"),
+    better=0, percent=False, digits=2,
+)  # fmt: skip
 R_AUROC_FAIR = Metric(
     "R-AUROC %, the twin's by distance",
     lambda run: (R_AUROC if run.has_forecast else R_AUROC_DISTANCE).value(run),
@@ -237,7 +266,7 @@ TARGET_STD = Metric("target std", lambda run: run.health("target_std"), better=0
 SCALE = Metric("mean scale", lambda run: run.health("scale_mean"), better=0, percent=False, digits=4)
 
 
-UNCERTAINTY = (R_AUROC, R_AUROC_DISTANCE, RECALL)
+FORETELLING = (RECALL, R_AUROC, *RIVALS.values(), NORM)
 SETTINGS = (VIEWS, PEAK_LR, MOMENTUM, SECONDS, RANK)
 
 
@@ -247,20 +276,31 @@ def _same(metric: Metric) -> Column:
 
 BLOCKS: dict[str, dict[str, Column]] = {
     "Representation": {metric.title: _same(metric) for metric in (KNN, KNN_WIDE, LINEAR, ONE_PERCENT, TEN_PERCENT)},
-    "Probabilities, clean and corrupted": {
+    "Probabilities on clean pictures": {metric.title: _same(metric) for metric in (NLL, ECE)},
+    "Probabilities under corruption": {
         metric.title: _same(metric)
         for metric in (
-            NLL, ECE, CORRUPTION,
+            CORRUPTION, CORRUPTION_NLL,
             *(_plain(f"ECE, severity {level}", "corruption", f"ece_severity_{level}", digits=4) for level in (1, 3, 5)),
         )
     },
-    "Out of distribution without labels, AUROC %": {
-        "near (CIFAR-100), default": _same(NEAR),
-        "far (SVHN), default": _same(FAR),
+    "Out of distribution without labels, default score": {
+        "near (CIFAR-100) AUROC %": _same(NEAR),
+        "near FPR at 95 %": _same(_share("near FPR at 95 %", "ood", "near_fpr_at_95_tpr_in", better=-1)),
+        "far (SVHN) AUROC %": _same(FAR),
+        "far FPR at 95 %": _same(_share("far FPR at 95 %", "ood", "far_fpr_at_95_tpr_in", better=-1)),
+    },
+    "Out of distribution, best score of each run, AUROC %": {
         "near, best score": _best("near"),
         "far, best score": _best("far"),
     },
-    "Uncertainty": {metric.title: _same(metric) for metric in UNCERTAINTY},
+    "What foretells a wrong neighbour, R-AUROC %": {metric.title: _same(metric) for metric in FORETELLING},
     "Settings and cost, not ranked": {metric.title: _same(metric) for metric in SETTINGS},
 }  # fmt: skip
 """The tables of a backbone: title -> column -> measure."""
+BASELINED = (
+    "Representation",
+    "Probabilities on clean pictures",
+    "Out of distribution without labels, default score",
+)
+"""Tables that untrained networks and raw pixels have rows in."""

@@ -13,6 +13,7 @@ import results_tuning
 import results_words as words
 from prosmin.files import write_text, writing
 from results_figures import Points, draw_axis, draw_lam, draw_twin
+from results_forecasts import along, forecasts
 from results_numbers import KNN, R_AUROC_FAIR
 from results_recipe import recipe
 from results_runs import BACKBONES, TABLES, Runs, missing, planned, read_runs
@@ -83,7 +84,7 @@ def build(folder: Path = RESULTS) -> dict[str, bytes]:
     runs = read_runs(folder)
     page = Page()
     _beginning(page, runs, folder)
-    for part in (_reading, _methods, _scores, _claims, _ablations, _others):
+    for part in (_reading, _methods, _forecasts, _scores, _claims, _ablations, _others):
         part(page, runs)
     _tuning(page, folder)
     _files(page, runs)
@@ -167,6 +168,13 @@ def _methods(page: Page, runs: Runs) -> None:
             page.add("| published (lightly) | batch | kNN top-1 % |", "|---|---|---|", *rows)
 
 
+def _forecasts(page: Page, runs: Runs) -> None:
+    page.add("## Does the forecast hold?")
+    page.add(words.FORECASTS)
+    tabled = [name for table in TABLES for name in planned(table.stage)]
+    page.add(*forecasts([*tabled, *_unplanned(runs)], runs))
+
+
 def _scores(page: Page, runs: Runs) -> None:
     page.add("## Out of distribution: every label-free score")
     page.add(words.SCORES)
@@ -228,6 +236,7 @@ def _axis(page: Page, values: dict[str, str], runs: Runs, *, field: str) -> None
         page.add(f"Not run yet: {', '.join(f'`{name}`' for name in lacking)}.")
     else:
         page.add(*axis(values, runs, title=f"`{field}`"))
+        page.add(*along(values, runs, title=f"`{field}`"))
 
 
 def _values(short: str, names: list[str]) -> dict[str, str]:
@@ -240,9 +249,13 @@ def _points(values: dict[str, str], runs: Runs) -> Points:
     return {float(value): runs[name] for value, name in values.items() if name in runs}
 
 
-def _others(page: Page, runs: Runs) -> None:
+def _unplanned(runs: Runs) -> list[str]:
     known = {name for stage in STAGES for name in planned(stage)}
-    names = [name for name in runs if name not in known]
+    return [name for name in runs if name not in known]
+
+
+def _others(page: Page, runs: Runs) -> None:
+    names = _unplanned(runs)
     if names:
         page.add("## Other runs")
         page.add("Files of runs that no table above plans.")

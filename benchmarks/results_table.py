@@ -5,9 +5,12 @@ from collections import Counter
 from collections.abc import Iterable
 
 from prosmin.data.corruptions.parameters import parameters_of
+from results_baselines import baseline_rows, baselines
+from results_cells import NOT_MEASURED, NOT_RUN, cell, code, head, row, seed_list
 from results_numbers import (
     BLOCKS,
     ECE,
+    FORETELLING,
     KNN,
     LINEAR,
     NLL,
@@ -26,8 +29,6 @@ from results_numbers import (
 )
 from results_runs import BACKBONES, METHODS, TABLES, Finished, Runs, Seeds, Table, differing, missing
 
-NOT_RUN = "not run"
-NOT_MEASURED = "not measured"
 OTHER_SEVERITIES = "other severities"
 SEVERITIES = {"cifar-10-c": "CIFAR-10-C's", "imagenet-c": "ImageNet-C's"}
 """The parameters of generated corruptions, those first that are preferred where as many runs have the others."""
@@ -39,16 +40,18 @@ def methods(table: Table, recipe: str, runs: Runs) -> list[str]:
     """A backbone's tables, one a kind of measure, and where ProSMIN stands in them."""
     names = table.runs(recipe)
     if len(missing(list(names.values()), runs)) == len(names):
-        return [f"Not run yet: {_code(names.values())}."]
+        return [f"Not run yet: {code(names.values())}."]
     lines: list[str] = []
     places: dict[str, int] = {}
     alike = comparable(names.values(), runs)
     for title, columns in BLOCKS.items():
-        lines += [f"**{title}**", "", *_head("method", "seeds", *columns)]
+        lines += [f"**{title}**", "", *head("method", "seeds", *columns)]
         cells = {heading: _column(column, names, runs, alike) for heading, column in columns.items()}
         for method, name in names.items():
-            lines.append(_row(METHODS[method], _seeds(runs.get(name)), *(cells[heading][method] for heading in cells)))
-        lines.append("")
+            lines.append(
+                row(METHODS[method], seed_list(runs.get(name)), *(cells[heading][method] for heading in cells))
+            )
+        lines += [*baseline_rows(title, columns, baselines(names.values(), runs)), ""]
         for heading, column in columns.items():
             ranks = rank(_numbers(column, names, alike))
             if len(ranks) > 1 and "prosmin" in ranks:
@@ -118,34 +121,34 @@ def scores(runs: Runs) -> list[str]:
     names = list(dict.fromkeys(name for *_, seeds in rows for name in score_names(seeds)))
     if not names:
         return ["Not run yet."]
-    lines = _head("run", "method", "seeds", *(f"`{name}`" for name in names))
+    lines = head("run", "method", "seeds", *(f"`{name}`" for name in names))
     for table, recipe, method, seeds in rows:
         cells = [_both(seeds, name) for name in names]
         run = f"{BACKBONES[recipe].split(' (')[0]}, {table.title.split(':')[0].lower()}"
-        lines.append(_row(run, METHODS[method], _seeds(seeds), *cells))
+        lines.append(row(run, METHODS[method], seed_list(seeds), *cells))
     return lines
 
 
 def axis(values: dict[str, str], runs: Runs, *, title: str) -> list[str]:
     """One field's values: value -> name of its run."""
     columns = (KNN, LINEAR, NLL, TARGET_STD, SCALE, RANK)
-    lines = _head(title, "seeds", *(metric.title for metric in columns), "health")
+    lines = head(title, "seeds", *(metric.title for metric in columns), "health")
     for value, name in values.items():
         seeds = runs.get(name, [])
-        cells = [_plain(metric, seeds) for metric in columns]
-        lines.append(_row(value, _seeds(seeds), *cells, health(seeds) if seeds else NOT_RUN))
+        cells = [cell(metric, seeds) for metric in columns]
+        lines.append(row(value, seed_list(seeds), *cells, health(seeds) if seeds else NOT_RUN))
     return lines
 
 
 def variants(names: Iterable[str], reference: str, runs: Runs) -> list[str]:
     """Runs that differ from the reference in a field or two, which the files themselves name."""
     columns = (KNN, LINEAR, NLL, ECE, TARGET_STD, RANK)
-    lines = _head("run", "differs in", "seeds", *(metric.title for metric in columns), "health")
+    lines = head("run", "differs in", "seeds", *(metric.title for metric in columns), "health")
     for name in (reference, *names):
         seeds = runs.get(name, [])
-        cells = [_plain(metric, seeds) for metric in columns]
+        cells = [cell(metric, seeds) for metric in columns]
         apart = _apart(seeds, runs.get(reference, []), is_reference=name == reference)
-        lines.append(_row(f"`{name}`", apart, _seeds(seeds), *cells, health(seeds) if seeds else NOT_RUN))
+        lines.append(row(f"`{name}`", apart, seed_list(seeds), *cells, health(seeds) if seeds else NOT_RUN))
     return lines
 
 
@@ -162,20 +165,24 @@ def health(seeds: Seeds) -> str:
 def others(names: list[str], runs: Runs) -> list[str]:
     """Runs that no table above plans."""
     columns = (KNN, LINEAR, NLL, ECE)
-    lines = _head("run", "seeds", *(metric.title for metric in columns), "health")
+    lines = head("run", "seeds", *(metric.title for metric in columns), "health")
     for name in names:
-        cells = [_plain(metric, runs[name]) for metric in columns]
-        lines.append(_row(f"`{name}`", _seeds(runs[name]), *cells, health(runs[name])))
+        cells = [cell(metric, runs[name]) for metric in columns]
+        lines.append(row(f"`{name}`", seed_list(runs[name]), *cells, health(runs[name])))
+    lines += ["", "**What foretells a wrong neighbour, R-AUROC %**", ""]
+    lines += head("run", "seeds", *(metric.title for metric in FORETELLING))
+    for name in names:
+        lines.append(row(f"`{name}`", seed_list(runs[name]), *(cell(metric, runs[name]) for metric in FORETELLING)))
     return lines
 
 
 def files(runs: Runs) -> list[str]:
     """Where every number comes from."""
-    lines = _head("file", "configuration", "epochs", "seed", "hardware", "command")
+    lines = head("file", "configuration", "epochs", "seed", "hardware", "command")
     for run in (run for seeds in runs.values() for run in seeds):
         document = run.document
         cells = (f"`{document['fingerprint']}`", str(document["epochs"]), str(run.seed), hardware(run))
-        lines.append(_row(f"`{run.file}`", *cells, f"`{document['command'].replace('|', chr(92) + '|')}`"))
+        lines.append(row(f"`{run.file}`", *cells, f"`{document['command'].replace('|', chr(92) + '|')}`"))
     return lines
 
 
@@ -261,26 +268,3 @@ def _apart(seeds: Seeds, reference: Seeds, *, is_reference: bool) -> str:
         return "the reference is not run"
     mine, its = seeds[0].configuration, reference[0].configuration
     return ", ".join(f"`{field}` {mine.get(field)} for {its.get(field)}" for field in differing(mine, its)) or "nothing"
-
-
-def _plain(metric: Metric, seeds: Seeds) -> str:
-    if not seeds:
-        return NOT_RUN
-    number = measure(metric, seeds)
-    return NOT_MEASURED if number is None else write(metric, number, seeds)
-
-
-def _seeds(seeds: Seeds | None) -> str:
-    return ", ".join(str(run.seed) for run in seeds) if seeds else NOT_RUN
-
-
-def _code(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def _head(*cells: str) -> list[str]:
-    return [_row(*cells), "|---" * len(cells) + "|"]
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"

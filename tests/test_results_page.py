@@ -25,6 +25,7 @@ import results_table  # noqa: E402
 import results_verdicts as verdicts  # noqa: E402
 
 RESNET = "cifar10-resnet18"
+FORECAST_ENDS = {"": 0.0, "_low": -0.01, "_high": 0.015}
 DETECTORS = ("knn_distance", "mahalanobis", "relative_mahalanobis", "residual")
 
 
@@ -41,19 +42,37 @@ def document(
     scaled = getattr(config.heads, "scale", "zero") == "learned"
     scores = (*DETECTORS, *(results_table.SCALE_SCORES if scaled else ()))
     ood = {f"{group}_auroc_{score}": 0.7 for group in ("near", "far") for score in scores}
+    ood |= {"near_fpr_at_95_tpr_in": 0.64, "far_fpr_at_95_tpr_in": 0.08}
     ood |= {"near_auroc": 0.7, "far_auroc": 0.7} | {k: v for k, v in more.items() if "auroc" in k}
     path = {"step": 100.0, "target_std": 0.06, "feature_rank": 90.0} | ({"scale_mean": scale} if scaled else {})
     probe = {"top1": knn + 0.02, "nll": nll, "ece": 0.02, "ece_low": 0.015, "ece_high": 0.026, "ece_floor": 0.008}
     few = {"top1_1pct": 0.5, "top1_1pct_sd": 0.02, "top1_10pct": 0.7, "top1_10pct_sd": 0.0}
     shares = {"1pct": {"l2": [1.0, 1.0, 1.0]}, "10pct": {"l2": [0.1, 0.1, 0.1]}}
-    corrupted = {"mean_error": 0.4} | {f"ece_severity_{level}": 0.01 * level for level in range(1, 6)}
+    corrupted = {"mean_error": 0.4, "mean_nll": 1.5} | {f"ece_severity_{level}": 0.01 * level for level in range(1, 6)}
+    judged = {"recall_at_1": 0.75, "r_auroc": 0.6, "spearman_feature_norm": -0.5}
+    rivals = {"knn_distance": 0.55, "low_feature_norm": 0.53, "low_sharpness": 0.51}
+    calibration = "not measured: the forecast has no scale"
+    if scaled:
+        for share in (50, 90, 95):
+            judged |= {f"coverage_{share}{end}": share / 100 + off for end, off in FORECAST_ENDS.items()}
+        judged |= {"joint_coverage_90": 0.7, "squared_error_ratio": 1.25, "pit_distance": 0.017}
+        judged |= {f"energy_skill{end}": 0.02 + off for end, off in FORECAST_ENDS.items()}
+        judged |= {f"energy_skill_climatology{end}": 0.5 + off for end, off in FORECAST_ENDS.items()}
+        rivals["between_view_variance"], calibration = 0.57, {"constant_scale": 0.04}
     results = {
-        "knn": {"metrics": {"top1": knn, "top1_k200": knn}, "baselines": {"untrained": {"top1": 0.3}}},
-        "linear": {"metrics": probe},
+        "knn": {
+            "metrics": {"top1": knn, "top1_k200": knn},
+            "baselines": {"untrained": {"top1": 0.3}, "raw pixels": {"top1": 0.2, "top1_k200": 0.19}},
+        },
+        "linear": {"metrics": probe, "baselines": {"raw pixels": probe | {"top1": 0.25, "nll": 2.0}}},
         "lowshot": {"metrics": few, "settings": {"shares": shares}},
         "ood": {"metrics": ood},
         "corruption": {"metrics": corrupted, "settings": {"source": "generated", "parameters": "cifar-10-c"}},
-        "uncertainty": {"metrics": {"recall_at_1": 0.75, "r_auroc": 0.6}},
+        "uncertainty": {
+            "metrics": judged,
+            "sets": {"test": {order: {"r_auroc": value} for order, value in rivals.items()}},
+            "settings": {"calibration": calibration},
+        },
     }
     return {
         "name": name, "seed": seed, "recipe": RESNET, "overrides": fields, "fingerprint": configs.fingerprint(config),
@@ -145,7 +164,9 @@ def test_cells_hold_means_intervals_and_ranks(page):
     assert dino["linear ECE"] == "**0.0200 [0.0150, 0.0260], floor 0.0080 (1)**"
     # The pictures 1.96 sqrt(0.25 / 10,000) = 0.0098, the three draws 4.3027 * 0.02 / sqrt(3) = 0.0497
     assert dino["1 % of labels, top-1 %"] == "**50.0 [44.9, 55.1] (1)**"
-    assert dino["near (CIFAR-100), default"] == "**70.0 [69.3, 70.7] (1)**"
+    assert dino["near (CIFAR-100) AUROC %"] == "**70.0 [69.3, 70.7] (1)**"
+    assert dino["near FPR at 95 %"] == "**64.0 [63.1, 64.9] (1)**"  # Wilson: 0.640 ± 0.009
+    assert dino["mean corruption NLL"] == "**1.500 (1)**"
     assert ours["near, best score"] == "**85.0 `mahalanobis` (1)**"
     assert ours["far, best score"] == "**95.0 `residual` (1)**"
     assert ours["effective rank"] == "90.0"
@@ -183,16 +204,58 @@ def test_the_scale_is_held_against_what_the_twin_has_too(tmp_path):
     ours, twin = (document(f"{RESNET}-{method}-100") for method in ("prosmin", "deterministic"))
     for made, r_auroc, distance in ((ours, 0.76, 0.80), (twin, 0.60, 0.71)):
         made["results"]["uncertainty"]["metrics"]["r_auroc"] = r_auroc
-        made["results"]["uncertainty"]["sets"] = {"test": {"knn_distance": {"r_auroc": distance}}}
-    ours["results"]["uncertainty"]["metrics"]["coverage_90"] = 0.9
+        made["results"]["uncertainty"]["sets"]["test"]["knn_distance"]["r_auroc"] = distance
     page = text(save(tmp_path, ours, twin))
     table = section(page, "### ResNet-18, 100 epochs")
     by_distance = [cells(table, row)["R-AUROC by distance %"] for row in ("ProSMIN", "deterministic twin")]
     assert [cell.strip("*")[:4] for cell in by_distance] == ["80.0", "71.0"]
     claim = section(page, "## Claim: the probabilistic part helps")
-    for row, difference in (("R-AUROC %", "+16.0 ["), ("R-AUROC %, the twin's by distance", "+5.0 [")):
-        assert any(cell.startswith(difference) for cell in cells(claim, row).values())
+    assert any(cell.startswith("+5.0 [") for cell in cells(claim, "R-AUROC %, the twin's by distance").values())
+    assert not cells(claim, "R-AUROC %")  # counted once, by the harder question
     assert "the twin's distance: ResNet-18, 100 epochs, tuned: helps" in section(page, "## In short")
+
+
+def test_every_order_stands_beside_the_uncertainty(page):
+    headings = (
+        "R@1 %",
+        "R-AUROC %",
+        "R-AUROC by distance %",
+        "by view variance",
+        "by short feature",
+        "by low sharpness",
+    )
+    wanted = {"ProSMIN": ["75.0", "60.0", "55.0", "57.0", "53.0", "51.0"], "DINO": ["75.0", "60.0", "55.0", "60.0"]}
+    for method, shown in wanted.items():  # without a scale the variance between views is the uncertainty
+        row = cells(section(page, BEFORE), method)
+        assert [row[heading].strip("*")[:4] for heading in headings[: len(shown)]] == shown
+        assert row["Spearman with feature norm"] == "-0.50"
+    row = cells(section(page, "## Other runs"), "`a-run-of-its-own`")
+    assert [row[heading][:4] for heading in headings] == wanted["ProSMIN"]
+
+
+def test_whether_the_forecast_holds(page):
+    part = section(page, "## Does the forecast hold?")
+    for name, mark in ((f"{RESNET}-prosmin-100-first", ""), ("a-run-of-its-own", " [89.0, 91.5]")):
+        row = cells(part, f"`{name}`")
+        assert row["90 % intervals hold %"] == f"90.0{mark}"  # three seeds alike, one with its interval
+        assert row["90 % ellipsoids hold %"] == "70.0"
+        assert (row["squared error ratio"], row["PIT distance"]) == ("1.25", "0.017")
+    assert row["50 % intervals hold %"] == "50.0 [49.0, 51.5]"
+    assert row["skill against one scale"] == "0.020 [0.010, 0.035]"
+    assert row["skill against climatology"] == "0.500 [0.490, 0.515]"
+    assert not cells(part, f"`{RESNET}-deterministic-100-first`")
+    lam = cells(section(page, "### lam"), "0.45")
+    assert lam["50 % intervals hold %"] == "50.0 [49.0, 51.5]"
+    assert lam["scale / constant scale"] == "2.25"  # 0.09 / 0.04
+
+
+def test_what_needs_no_training_has_rows_without_ranks(page):
+    part = section(page, BEFORE)
+    pixels, untrained = cells(part, "raw pixels"), cells(part, "untrained")
+    assert pixels["seeds"] == "0, 1, 2"
+    assert (pixels["kNN top-1 %"], pixels["linear NLL"]) == ("20.0", "2.000")
+    assert (untrained["kNN top-1 %"], untrained["kNN top-1 %, k = 200"]) == ("30.0", "not measured")
+    assert not {"mean corruption NLL", "R@1 %", "peak lr", "near, best score"} & set(pixels)
 
 
 TUNED = [
