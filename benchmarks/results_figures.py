@@ -9,9 +9,11 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results_numbers import KNN, LINEAR, SCALE, TARGET_STD, Metric, measure
+from results_collapse import inflation, threshold
+from results_forecasts import SCALE_RATIO
+from results_numbers import KNN, LINEAR, TARGET_STD, Metric, measure
 from results_runs import Seeds
-from results_verdicts import COMPARED, Comparison, inflation, threshold
+from results_verdicts import COMPARED, Comparison
 
 COLOURS = ("#2166ac", "#e08214", "#1b7837", "#b2182b", "#762a83")
 Points = dict[float, Seeds]
@@ -19,20 +21,28 @@ Points = dict[float, Seeds]
 
 
 def draw_lam(points: Points) -> bytes:
-    """kNN, the target's spread and the learned scale against lam, with the threshold and the scale by theory."""
+    """kNN, the target's spread and the learned scale against lam, with the threshold and the scale by theory.
+
+    The scale is divided by the constant one that suits the run's own forecasts best: runs differ in the spread that
+    there is to forecast. It is 1 at lam 1/2, where theory has 1 too.
+    """
     edge = threshold(next(iter(points.values()))[0])
     with _style():
         figure = Figure(figsize=(6.4, 6.4), layout="constrained")
         panels = figure.subplots(3, 1, sharex=True)
-        for axes, metric, colour in zip(panels, (KNN, TARGET_STD, SCALE), COLOURS, strict=False):
+        middle = measure(SCALE_RATIO, points[0.5]) if 0.5 in points else None
+        for axes, metric, colour in zip(panels, (KNN, TARGET_STD, SCALE_RATIO), COLOURS, strict=False):
             _bare(axes)
-            _plot(axes, metric, list(points), list(points.values()), colour=colour)
+            unit = middle.mean if middle and metric is SCALE_RATIO else 1.0
+            _plot(axes, metric, list(points), list(points.values()), colour=colour, unit=unit)
             axes.axvline(edge, color="0.4", linewidth=0.9, linestyle="--")
             axes.set_ylabel(metric.title)
             if metric is not KNN:
                 axes.set_yscale("log")
         _label_edge(panels[0], edge)
-        _plot_theory(panels[2], points)
+        if middle:
+            panels[2].set_ylabel(f"{SCALE_RATIO.title},\n1 at lam 0.5")
+            _plot_theory(panels[2], points)
         panels[2].set_xlabel("lam")
         return _svg(figure)
 
@@ -79,9 +89,11 @@ def draw_twin(found: list[Comparison]) -> bytes:
         return _svg(figure)
 
 
-def _plot(axes: Axes, metric: Metric, places: list[float], runs: list[Seeds], *, colour: str) -> None:
-    """Means with 95 % intervals where there are any."""
-    factor = 100 if metric.percent else 1
+def _plot(
+    axes: Axes, metric: Metric, places: list[float], runs: list[Seeds], *, colour: str, unit: float = 1.0
+) -> None:
+    """Means with 95 % intervals where there are any, in a unit."""
+    factor = (100 if metric.percent else 1) / unit
     found = [(place, number) for place, seeds in zip(places, runs, strict=True) if (number := measure(metric, seeds))]
     axes.errorbar(
         [place for place, _ in found],
@@ -92,15 +104,12 @@ def _plot(axes: Axes, metric: Metric, places: list[float], runs: list[Seeds], *,
 
 
 def _plot_theory(axes: Axes, points: Points) -> None:
-    """The scale that theory gives from the one learned at lam 1/2, where both exist."""
-    middle = measure(SCALE, points[0.5]) if 0.5 in points else None
+    """The scale over the true spread that theory gives, where it gives one."""
     factors = {lam: inflation(seeds[0]) for lam, seeds in points.items()}
     finite = {lam: factor for lam, factor in factors.items() if math.isfinite(factor) and factor > 0}
-    if middle is None or len(finite) < 2:
-        return
-    expected = [middle.mean * factor for factor in finite.values()]
-    axes.plot(list(finite), expected, ":", color="0.4", label="theory, from lam 0.5")
-    axes.legend(frameon=False, fontsize=8)
+    if len(finite) > 1:
+        axes.plot(list(finite), list(finite.values()), ":", color="0.4", label="theory")
+        axes.legend(frameon=False, fontsize=8)
 
 
 def _label_edge(axes: Axes, edge: float) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
+from prosmin.models.predictor import LOG_SCALE_RANGE
 from results_runs import TEST, Finished, Seeds
 
 Z = 1.96  # of a normal's 95 %
@@ -132,6 +133,13 @@ def best_score(group: str, seeds: Seeds) -> str | None:
     found = {name: measure(ood_metric(group, name), seeds) for name in score_names(seeds)}
     means = {name: number.mean for name, number in found.items() if number is not None}
     return max(means, key=lambda name: means[name]) if means else None
+
+
+def at_bound(run: Finished) -> bool:
+    """Whether the mean scale is the largest that the predictor can say, so that every picture's is."""
+    scale = run.health("scale_mean")
+    bound = _field(run, "heads.initial_scale") * math.exp(LOG_SCALE_RANGE) if scale else math.inf
+    return scale is not None and scale > bound * (1 - 1e-3)  # the file has four digits
 
 
 Column = Callable[[Seeds], Metric]
@@ -263,7 +271,10 @@ PEAK_LR = Metric(
 )  # fmt: skip
 MOMENTUM = Metric("target momentum", lambda run: _field(run, "target.momentum"), better=0, percent=False, digits=3)
 TARGET_STD = Metric("target std", lambda run: run.health("target_std"), better=0, percent=False, digits=4)
-SCALE = Metric("mean scale", lambda run: run.health("scale_mean"), better=0, percent=False, digits=4)
+SCALE = Metric(
+    "mean scale", lambda run: run.health("scale_mean"), better=0, percent=False, digits=4,
+    note=lambda seeds: " at its bound" if all(map(at_bound, seeds)) else "",
+)  # fmt: skip
 
 
 FORETELLING = (RECALL, R_AUROC, *RIVALS.values(), NORM)

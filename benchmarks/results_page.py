@@ -12,17 +12,18 @@ import evidence
 import results_tuning
 import results_words as words
 from prosmin.files import write_text, writing
+from results_collapse import collapse, collapse_word
 from results_figures import Points, draw_axis, draw_lam, draw_twin
 from results_forecasts import along, forecasts
+from results_lam import higher, shared
 from results_numbers import KNN, R_AUROC_FAIR
 from results_recipe import recipe
 from results_runs import BACKBONES, TABLES, Runs, missing, planned, read_runs
 from results_table import axis, files, hardware, methods, others, scores, variants
 from results_verdicts import (
     COMPARED,
-    collapse,
-    collapse_word,
     comparisons,
+    foretelling,
     probabilistic,
     strangers,
     word_of,
@@ -155,7 +156,7 @@ def _reading(page: Page, runs: Runs) -> None:
 def _methods(page: Page, runs: Runs) -> None:
     for table in TABLES:
         page.add(f"## {table.title}")
-        if any("loss.identification" in run.lacking for name in planned(table.stage) for run in runs.get(name, [])):
+        if any(run.is_earlier_code for name in planned(table.stage) for run in runs.get(name, [])):
             page.add(words.FIRST)
         for backbone, title in BACKBONES.items():
             if not table.runs(backbone):
@@ -173,6 +174,8 @@ def _forecasts(page: Page, runs: Runs) -> None:
     page.add(words.FORECASTS)
     tabled = [name for table in TABLES for name in planned(table.stage)]
     page.add(*forecasts([*tabled, *_unplanned(runs)], runs))
+    if found := foretelling(runs):
+        page.add("What foretells a wrong neighbour best, by R-AUROC in per cent:", "", *found)
 
 
 def _scores(page: Page, runs: Runs) -> None:
@@ -208,13 +211,7 @@ def _claims(page: Page, runs: Runs) -> None:
 def _ablations(page: Page, runs: Runs) -> None:
     page.add("## Ablations")
     page.add(words.ABLATIONS)
-    page.add("### lam")
-    values = _values("lam", planned("lam"))
-    points = _points(values, runs)
-    if len(points) > 1:
-        caption = "kNN, spread of the target and learned scale against lam, with the theoretical threshold"
-        page.show("lam", caption, draw_lam(points))
-    _axis(page, values, runs, field="loss.lam")
+    _lam(page, runs)
     for short, (field, title) in AXES.items():
         page.add(f"### {title}")
         values = _values(short, planned("axes"))
@@ -228,6 +225,19 @@ def _ablations(page: Page, runs: Runs) -> None:
         page.add(f"Not run yet: {', '.join(f'`{name}`' for name in names)}.")
     else:
         page.add(*variants(names, REFERENCE, runs))
+
+
+def _lam(page: Page, runs: Runs) -> None:
+    page.add("### lam")
+    values = _values("lam", planned("lam"))
+    points = _points(values, runs)
+    page.add(shared(values.values(), runs))
+    if len(points) > 1:
+        caption = "kNN, spread of the target and learned scale against lam, with the theoretical threshold"
+        page.show("lam", caption, draw_lam(points))
+        page.add(words.LAM)
+    _axis(page, values, runs, field="loss.lam")
+    page.add(higher(points))
 
 
 def _axis(page: Page, values: dict[str, str], runs: Runs, *, field: str) -> None:

@@ -4,12 +4,10 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import evidence
-from prosmin import config as configs
 from prosmin.errors import ProsminError
 
 TEST = 10_000
@@ -23,8 +21,6 @@ METHODS = {
     "mocov3": "MoCo v3",
 }
 BACKBONES = {evidence.RESNET: "ResNet-18", evidence.VIT: "ViT (patch 4, width 192, depth 12)"}
-FREE = ("compute.", "training.seed", "training.log_every", "training.checkpoint_", "loss.force")
-"""Fields that do not determine a result, the seed aside."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +58,18 @@ class Finished:
     def configuration(self) -> dict[str, Any]:
         """What determined the result but the seed, as group.field -> value."""
         tree = self.document["configuration"]
-        return {name: value for name, value in _flat(tree).items() if not name.startswith(FREE)}
+        fields = {f"{group}.{name}": value for group, part in tree.items() for name, value in part.items()}
+        free = ("compute.", "training.seed", "training.log_every", "training.checkpoint_", "loss.force")
+        return {name: value for name, value in fields.items() if not name.startswith(free)}
 
     @property
-    def lacking(self) -> list[str]:
-        """Fields that its method has today and its file has not: not empty, and earlier code trained it."""
+    def is_earlier_code(self) -> bool:
+        """Whether code trained it whose forecast was not yet in units of the target's spread.
+
+        Such files of ProSMIN are older than `loss.identification` and do not know it.
+        """
         tree = self.document["configuration"]
-        return [name for name in _fields_today(tree["method"]["name"]) if name not in _flat(tree)]
+        return tree["method"]["name"] == "prosmin" and "identification" not in tree["loss"]
 
 
 Seeds = list[Finished]
@@ -164,17 +165,6 @@ def _check_alike(name: str, seeds: Seeds) -> None:
                 f"{first.file} and {other.file} are seeds of {name} with different configurations ({what}). "
                 "Train one of them again, or give it a name of its own."
             )
-
-
-def _flat(tree: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    return {f"{group}.{name}": value for group, part in tree.items() for name, value in part.items()}
-
-
-@cache
-def _fields_today(method: str) -> tuple[str, ...]:
-    """The fields that determine a result of a method now; the ViT's recipe takes every method."""
-    tree = configs.to_tree(configs.resolve(recipe=evidence.VIT, overrides={"method.name": method}))
-    return tuple(name for name in _flat(tree) if not name.startswith(FREE))
 
 
 def differing(a: dict[str, Any], b: dict[str, Any]) -> list[str]:

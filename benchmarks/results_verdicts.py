@@ -1,10 +1,9 @@
-"""What the numbers say, in words that a rule picks: on the probabilistic part, on collapse, on finding strangers."""
+"""What the numbers say, in words that a rule picks: on the probabilistic part, on finding strangers."""
 
 import math
 import statistics
 from dataclasses import dataclass
 
-from prosmin.scoring import Propriety, propriety
 from results_numbers import (
     CORRUPTION,
     ECE,
@@ -14,7 +13,9 @@ from results_numbers import (
     NEAR,
     NLL,
     ONE_PERCENT,
+    R_AUROC,
     R_AUROC_FAIR,
+    RIVALS,
     SCORE,
     STRANGERS,
     TEN_PERCENT,
@@ -26,8 +27,9 @@ from results_numbers import (
     name_seeds,
     ood_metric,
     over_seeds,
+    score_names,
 )
-from results_runs import BACKBONES, TABLES, Finished, Runs, Seeds, Table
+from results_runs import BACKBONES, TABLES, Runs, Seeds, Table
 from results_table import comparable
 
 COMPARED = (KNN, LINEAR, ONE_PERCENT, TEN_PERCENT, NLL, ECE, CORRUPTION, NEAR, FAR, R_AUROC_FAIR)
@@ -37,7 +39,6 @@ R-AUROC counts once, and as the harder question: the twin's distance foretells m
 
 
 ONE_SEED = " (one seed)"
-PROPER, BOUNDED, WITHOUT = "proper score", "not proper, but with a minimum", "without a minimum"
 
 
 @dataclass(frozen=True)
@@ -137,71 +138,6 @@ def write_difference(metric: Metric, difference: Difference) -> str:
     return f"{text} [{low}, {high}]"
 
 
-def threshold(run: Finished) -> float:
-    """The lam below which this run's score has no minimum, by theory."""
-    return _theory(run).threshold
-
-
-def inflation(run: Finished) -> float:
-    """By theory, the scale that this run's score asks for, over the true spread."""
-    return _theory(run).scale_inflation
-
-
-def standing(run: Finished) -> str:
-    """What theory says of this run's score."""
-    theory = _theory(run)
-    if theory.proper:
-        return PROPER
-    return WITHOUT if _lam(run) <= theory.threshold else BOUNDED
-
-
-def has_collapsed(run: Finished) -> bool:
-    """The health verdict says so, or kNN is no better than an untrained network's."""
-    untrained = [
-        row["top1"]
-        for name, row in run.document["results"].get("knn", {}).get("baselines", {}).items()
-        if name.startswith("untrained")
-    ]
-    top1 = run.metric("knn", "top1")
-    learnt_nothing = top1 is not None and bool(untrained) and top1 <= max(untrained)
-    return run.verdict != "healthy" or learnt_nothing
-
-
-def by_standing(runs: Runs) -> dict[str, Seeds]:
-    """Every run that forecasts a scale, by what theory says of its score."""
-    groups: dict[str, Seeds] = {PROPER: [], BOUNDED: [], WITHOUT: []}
-    for run in (run for seeds in runs.values() for run in seeds if _forecasts(run)):
-        groups[standing(run)].append(run)
-    return groups
-
-
-def collapse_word(runs: Runs) -> str:
-    """The verdict on "it cannot collapse": the first group with a collapsed run decides."""
-    groups = by_standing(runs)
-    if not any(groups.values()):
-        return "not run"
-    words = {
-        PROPER: "does not hold, not even where the score is proper",
-        BOUNDED: "does not hold, not even where the score has a minimum",
-        WITHOUT: "holds only where the score has a minimum",
-    }
-    return next((words[title] for title, group in groups.items() if any(map(has_collapsed, group))), "not contradicted")
-
-
-def collapse(runs: Runs, lam_runs: list[str]) -> list[str]:
-    """The verdict, the counts behind it, and the runs that collapsed."""
-    groups = by_standing(runs)
-    fallen = {title: [run for run in group if has_collapsed(run)] for title, group in groups.items()}
-    counts = [f"{title}: {len(fallen[title])} of {len(group)}" for title, group in groups.items() if group]
-    absent = [name for name in lam_runs if name not in runs]
-    lines = [f"**Verdict: {collapse_word(runs)}.** Collapsed, by what theory says: {'; '.join(counts) or 'none ran'}."]
-    if absent:
-        lines[0] += f" {len(absent)} of {len(lam_runs)} runs along `loss.lam` are missing."
-    if any(fallen.values()):
-        lines += ["", *(f"- `{run.file}`: {_how(run)}" for group in fallen.values() for run in group)]
-    return lines
-
-
 def strangers(runs: Runs) -> list[str]:
     """Which label-free score carries ProSMIN's detection, and whether the learned scale does: a line a backbone."""
     lines = []
@@ -217,20 +153,51 @@ def strangers(runs: Runs) -> list[str]:
 
 
 def _carrier(group: str, seeds: Seeds) -> str:
-    best = best_score(group, seeds)
-    assert best is not None
-    metric = ood_metric(group, best)
-    first, scale = measure(metric, seeds), measure(ood_metric(group, SCORE), seeds)
-    assert first is not None
-    text = f"{group} ({STRANGERS[group]}): `{best}` carries it with {_short(metric, first)}"
+    found = {name: measure(ood_metric(group, name), seeds) for name in score_names(seeds)}
+    numbers = {name: number for name, number in found.items() if number is not None}
+    metric, (best, *_) = ood_metric(group), sorted(numbers, key=lambda name: -numbers[name].mean)
+    text = f"{group} ({STRANGERS[group]}): {_leader(numbers, metric)}"
     if best == SCORE:
-        return f"{text}: the learned scale, {against_chance(first)}"
-    if scale is None:
+        return f"{text}: it is the learned scale, {against_chance(numbers[best])}"
+    if SCORE not in numbers:
         return f"{text}, the learned scale (`{SCORE}`) was not measured"
+    scale = numbers[SCORE]
     return (
         f"{text}, the learned scale (`{SCORE}`) reaches {_short(metric, scale)}, "
-        f"{against_chance(scale)}, and {against_best(first, scale)}"
+        f"{against_chance(scale)}, and {against_best(numbers[best], scale)}"
     )
+
+
+def _leader(numbers: dict[str, Number], metric: Metric, *, clear: str = "carries it with") -> str:
+    """The best of several, and whether its interval is clear of the next one's."""
+    best, *others = sorted(numbers, key=lambda name: -numbers[name].mean)
+    text = f"`{best}` {{}} {_short(metric, numbers[best])}"
+    if not others:
+        return text.format("alone has")
+    second = f"`{others[0]}` ({_short(metric, numbers[others[0]])})"
+    if overlap(numbers[best], numbers[others[0]]):
+        return f"{text.format('is best with')}, not told apart from {second}"
+    return f"{text.format(clear)}, before {second}"
+
+
+def foretelling(runs: Runs) -> list[str]:
+    """Which order foretells wrong neighbours best in ProSMIN's runs, the scale or one that needs none."""
+    lines = []
+    for table in TABLES:
+        for recipe in BACKBONES:
+            seeds = runs.get(table.runs(recipe).get("prosmin", ""), [])
+            orders = {"scale": R_AUROC, **RIVALS}
+            found = {name: number for name, metric in orders.items() if (number := measure(metric, seeds)) is not None}
+            if "scale" in found:
+                lines.append(f"- {label(table, recipe)}: {_leader(found, R_AUROC, clear='is best with')}.")
+    return lines
+
+
+def overlap(first: Number, second: Number) -> bool:
+    """Whether the intervals of a higher and a lower number meet; two without one are told apart by nothing."""
+    if first.interval is None or second.interval is None:
+        return True
+    return second.interval[1] >= first.interval[0]
 
 
 def against_chance(number: Number) -> str:
@@ -243,7 +210,7 @@ def against_chance(number: Number) -> str:
 
 def against_best(first: Number, scale: Number) -> str:
     """Whether the learned scale carries the detection."""
-    if first.interval and scale.interval and scale.interval[1] >= first.interval[0]:
+    if overlap(first, scale):
         return "cannot be told from the best: their intervals overlap"
     return "it is not what carries it"
 
@@ -260,30 +227,3 @@ def _sum_of(value: float, one: Number, two: Number) -> Interval | None:
         return None
     half = math.hypot(one.half, two.half)
     return value - half, value + half
-
-
-def _forecasts(run: Finished) -> bool:
-    tree = run.document["configuration"]
-    return tree["heads"].get("scale") == "learned" and "lam" in tree["loss"]
-
-
-def _lam(run: Finished) -> float:
-    return run.document["configuration"]["loss"]["lam"]
-
-
-def _theory(run: Finished) -> Propriety:
-    loss, views = run.document["configuration"]["loss"], run.document["configuration"]["views"]
-    return propriety(
-        loss["beta"],
-        loss["lam"],
-        rule=loss["rule"],
-        pairs=loss["pairs"],
-        views=2 + views["local"],
-        samples=None if loss["estimator"] == "closed" else loss["samples"],
-    )
-
-
-def _how(run: Finished) -> str:
-    top1 = run.metric("knn", "top1")
-    knn = "" if top1 is None else f"; kNN {KNN.show(top1)} %"
-    return f"lam {_lam(run):g}, {run.document['health']['verdict'].partition(';')[0]}{knn}"

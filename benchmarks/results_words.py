@@ -98,11 +98,18 @@ COLLAPSE = """\
 As a theorem the claim is wrong: a constant output with scale 0 has loss 0, and below a threshold of lam the score
 has no minimum at all ([docs/scoring.md](docs/scoring.md)). What remains is whether training gets there. A run
 counts as collapsed when its health verdict says collapsing or shrinking, or when its kNN is no better than that of
-the same network untrained."""
+the same network untrained. A scale that runs to its bound while the target keeps its spread is not the constant output
+that the claim denies; it counts all the same where little was learnt."""
 
 ABLATIONS = """\
 ProSMIN, ResNet-18, 25 epochs, one field at a time, judged on the test pictures like the rest: nothing may be chosen
 by them. Points in the figures carry 95 % intervals as above."""
+
+LAM = """\
+The lowest panel holds the mean scale against the one constant scale that suits the same run's forecasts best, since
+the spread that there is to forecast differs between the runs; both it and the theory of
+[docs/scoring.md](docs/scoring.md) (dotted) are 1 at lam 0.5. *At its bound*: the largest scale that the predictor can
+say, for every picture; the score pays for more."""
 
 TUNING = """\
 Short runs judged on the held-out tenth of the training pictures: not comparable with the tables above.

@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "benchmarks"))  # scripts, not a package
 
 import evidence  # noqa: E402
+import results_collapse as collapses  # noqa: E402
+import results_figures as figures  # noqa: E402
 import results_numbers as numbers  # noqa: E402
 import results_page  # noqa: E402
 import results_runs  # noqa: E402
@@ -308,10 +310,10 @@ def test_earlier_code_is_known_by_what_its_file_lacks(tmp_path):
     name = f"{RESNET}-prosmin-100-first"
     old = document(name)
     del old["configuration"]["loss"]["identification"]
-    assert read(tmp_path, old)[name][0].lacking == ["loss.identification"]
+    assert read(tmp_path, old)[name][0].is_earlier_code
     words = "its forecast was not yet in units of the target's spread"
     assert words in text(tmp_path)
-    assert read(tmp_path, document(name))[name][0].lacking == []
+    assert not read(tmp_path, document(name))[name][0].is_earlier_code
     assert words not in text(tmp_path)
 
 
@@ -431,7 +433,7 @@ LAM = f"{RESNET}-lam-{{}}"
     ("fallen", "word"),
     [
         ((), "not contradicted"),
-        (("0.40",), "holds only where the score has a minimum"),
+        (("0.40",), "does not hold where the score has no minimum, not contradicted where it has one"),
         (("0.40", "0.42"), "does not hold, not even where the score has a minimum"),
         (("0.50",), "does not hold, not even where the score is proper"),
     ],
@@ -440,7 +442,7 @@ def test_the_collapse_verdict_names_where_it_fell(tmp_path, fallen, word):
     runs = read(
         tmp_path, *(document(LAM.format(lam), knn=0.2 if lam in fallen else 0.6) for lam in ("0.40", "0.42", "0.50"))
     )
-    assert verdicts.collapse_word(runs) == word
+    assert collapses.collapse_word(runs) == word
 
 
 def test_collapse_is_seen_in_health_or_in_knn(tmp_path):
@@ -448,21 +450,104 @@ def test_collapse_is_seen_in_health_or_in_knn(tmp_path):
     untrained = document(LAM.format("0.50"), knn=0.3)
     fine, twin = document(LAM.format("0.55"), knn=0.31), document(f"{RESNET}-deterministic-100", knn=0.1)
     runs = read(tmp_path, shrunk, untrained, fine, twin)
-    fallen = {name for name, seeds in runs.items() if verdicts.has_collapsed(seeds[0])}
+    fallen = {name for name, seeds in runs.items() if collapses.has_collapsed(seeds[0])}
     assert fallen == {shrunk["name"], untrained["name"], twin["name"]}
-    lines = "\n".join(verdicts.collapse(runs, results_runs.planned("lam")))
-    assert "proper score: 1 of 1; not proper, but with a minimum: 1 of 2" in lines  # the twin forecasts no scale
+    lines = "\n".join(collapses.collapse(runs, results_runs.planned("lam")))
+    # The twin forecasts no scale.
+    assert re.findall(r"\| (proper .*|not proper.*) \|", lines) == [
+        "proper score | without | today's | 1 | 1",
+        "not proper, but with a minimum | without | today's | 2 | 1",
+    ]
     assert "5 of 8 runs along `loss.lam` are missing" in lines
 
 
+def test_collapse_tells_earlier_code_and_identification_apart(tmp_path):
+    old, now = document(f"{RESNET}-prosmin-100-first", knn=0.2), document(f"{RESNET}-prosmin-100", knn=0.8)
+    del old["configuration"]["loss"]["identification"]
+    runs = read(tmp_path, old, now, document(LAM.format("0.50"), knn=0.6))
+    proper = "does not hold, not even where the score is proper"
+    assert collapses.collapse_word(runs) == (
+        f"{proper}, in a run of earlier code; with the code of today: not contradicted"
+    )
+    lines = collapses.collapse(runs, [])
+    assert [line for line in lines if line.startswith("| proper")] == [
+        "| proper score | without | today's | 1 | 0 |",
+        "| proper score | with | today's | 1 | 0 |",
+        "| proper score | without | earlier | 1 | 1 |",
+    ]
+    assert [line.endswith("earlier code, which no longer exists") for line in lines if line.startswith("- ")] == [True]
+    both = read(tmp_path, document(LAM.format("0.50"), knn=0.2))
+    assert collapses.collapse_word(both) == proper
+
+
+@pytest.mark.parametrize(
+    ("scale", "start", "words"),
+    [
+        (
+            7.421,
+            0.03,
+            "the scale ran to its bound; the target's spread did not vanish (0.030 at first, 0.060 in the end)",
+        ),
+        (7.421, 0.09, "the scale ran to its bound"),
+        (7.39, 0.03, "kNN 20.0 %"),
+    ],
+)
+def test_a_scale_at_its_bound_is_called_so(tmp_path, scale, start, words):
+    made = document(LAM.format("0.35"), knn=0.2, scale=scale)  # the bound is 0.05 e^5 = 7.4207
+    made["health"]["path"].insert(0, {"step": 1.0, "target_std": start})
+    runs = read(tmp_path, made)
+    assert collapses.collapse(runs, [])[-1].endswith(words)
+    cell = cells(section(text(tmp_path), "### lam"), "0.35")["mean scale"]
+    assert cell == (f"{scale:.4f} at its bound" if scale > 7.4 else f"{scale:.4f}")
+
+
+def test_lam_runs_say_what_else_they_set(tmp_path):
+    save(tmp_path, *(document(LAM.format(lam), knn=knn) for lam, knn in (("0.45", 0.66), ("0.50", 0.62))))
+    part = section(text(tmp_path), "### lam")
+    assert (
+        "All of these runs set, beside `loss.lam`: `training.epochs` 25, `loss.force` true, `loss.identification` 0, "
+        "`heads.last` learned, `heads.bottleneck_batchnorm` false.\n"
+    ) in part
+    assert "kNN is higher at 0.45 (66.0 [65.1, 66.9], told apart) than at the proper 0.5 (62.0 [61.0, 62.9])." in part
+    assert "nothing is chosen by it" in part
+    save(tmp_path, document(LAM.format("0.45"), knn=0.61), document(f"{RESNET}-prosmin-100"))
+    part = section(text(tmp_path), "### lam")
+    assert "kNN is higher" not in part
+    line = next(line for line in part.splitlines() if "not the tuned recipe" in line)
+    apart = line.partition("it differs in ")[2]
+    assert set(apart.rstrip(".").split(", ")) == {
+        "`heads.last`", "`heads.bottleneck_batchnorm`", "`loss.identification`", "`training.epochs`",
+    }  # fmt: skip
+
+
+def test_the_figure_holds_the_scale_against_its_own_run(folder, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(figures, "_svg", lambda figure: drawn.setdefault("figure", figure))
+    runs = results_runs.read_runs(folder)
+    points = {lam: runs[LAM.format(f"{lam:.2f}")] for lam in (0.45, 0.5, 0.6)}
+    points[0.6][0].document["results"]["uncertainty"]["settings"]["calibration"]["constant_scale"] = 0.02
+    figures.draw_lam(points)
+    measured, theory = (
+        next(
+            line
+            for line in drawn["figure"].axes[2].lines
+            if line.get_linestyle() == style and len(line.get_xdata()) == 3
+        )
+        for style in ("-", ":")
+    )
+    # 0.09 / 0.04, 0.05 / 0.04 and 0.03 / 0.02, over the second
+    assert list(measured.get_ydata()) == pytest.approx([1.8, 1.0, 1.2])
+    assert list(theory.get_ydata()) == pytest.approx([1.72, 1.0, 0.53], abs=0.01)
+
+
 def test_nothing_run_is_no_verdict():
-    assert verdicts.collapse_word({}) == "not run"
+    assert collapses.collapse_word({}) == "not run"
 
 
 def test_the_threshold_is_the_theorys(folder):
     runs = results_runs.read_runs(folder)
-    assert verdicts.threshold(runs[LAM.format("0.50")][0]) == pytest.approx(2**0.5 - 1)
-    assert verdicts.standing(runs[LAM.format("0.40")][0]) == verdicts.WITHOUT
+    assert collapses.threshold(runs[LAM.format("0.50")][0]) == pytest.approx(2**0.5 - 1)
+    assert collapses.standing(runs[LAM.format("0.40")][0]) == collapses.WITHOUT
 
 
 def test_the_sentence_on_strangers_names_the_carrier(page):
@@ -479,7 +564,8 @@ def test_the_sentence_on_strangers_names_the_carrier(page):
 @pytest.mark.parametrize(
     ("scale", "chance", "best"),
     [
-        (0.90, "better than chance", "`mean_log_scale` carries it with 90.0"),
+        (0.90, "better than chance", "`mean_log_scale` carries it with 90.0 [89.6, 90.4], before `mahalanobis` (85.0"),
+        (0.851, "better than chance", "`mean_log_scale` is best with 85.1 [84.6, 85.6], not told apart from `mahala"),
         (0.849, "better than chance", "cannot be told from the best"),
         (0.505, "no better than chance", "it is not what carries it"),
     ],
