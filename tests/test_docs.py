@@ -31,7 +31,7 @@ from prosmin.data.torchvision_sets import known_sets
 from prosmin.evaluation.ood import DETECTORS, JOINT, SCORES
 from prosmin.evaluation.options import Options, flag, read_options
 from prosmin.evaluation.protocols import PROTOCOLS
-from prosmin.evaluation.suite import SUITES
+from prosmin.evaluation.suite import DEFAULT, SUITES
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -194,6 +194,9 @@ def runnable(words: list[str]) -> list[str]:
     if options.command == "evaluate":
         small = {"--linear-epochs": "1", "--finetune-epochs": "1", "--draws": "2"}
         small |= {"--corruptions": "gaussian_noise,contrast", "--severities": "1,5"}
+        run = SUITES[options.suite] if options.suite else (options.protocols or ",".join(DEFAULT)).split(",")
+        readers = {flag(field.name): field.metadata["read_by"] for field in dataclasses.fields(Options)}
+        small = {name: value for name, value in small.items() if set(readers[name]) & set(run)}
         return [*words, *(word for name, value in small.items() if name not in words for word in (name, value))]
     return words
 

@@ -9,6 +9,7 @@ import torch
 
 from conftest import TINY
 from prosmin import config as configs
+from prosmin.data.corruptions.names import COMMON
 from prosmin.data.streamed import open_pictures
 from prosmin.encoder import untrained
 from prosmin.evaluation import suite
@@ -31,6 +32,7 @@ def document(tmp_path, monkeypatch):
     (run / "cache").mkdir()
     (run / "cache/old.safetensors").write_text("of another time")
     monkeypatch.setattr(evaluation, "MEASURED", ("knn", "ood", "pictures"))
+    monkeypatch.setattr(evaluation, "TORCH", COMMON)  # the default: of the protocols here none reads another
     monkeypatch.setattr(evaluation, "BANK", 300)
     monkeypatch.setattr(evaluation, "QUERIES", 20)
     monkeypatch.setattr(evaluation, "find_spec", lambda name: None)

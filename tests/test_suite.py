@@ -18,13 +18,27 @@ from prosmin.encoder import Encoder, load, set_statistics, untrained
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation import answers, calibration, suite
 from prosmin.evaluation.context import TRAINED, Context
-from prosmin.evaluation.options import Options, read_options
+from prosmin.evaluation.options import Options, check_read, flag, read_options
 from prosmin.evaluation.result import Result
 from prosmin.evaluation.suite import evaluate
 from prosmin.training.pretrain import pretrain
 
 PAPER = ["knn", "linear", "linear-paper", "lowshot", "semi", "transfer", "ood", "corruption", "uncertainty", "pictures"]
 QUICK = ["knn", "linear", "ood", "uncertainty"]
+GIVEN = {
+    "near": (("folder:a", "folder:b"), "folder:a,folder:b"),
+    "corrupted": ("folder:a", "folder:a"),
+    "corruptions": (("fog",), "fog"),
+    "severities": ((1, 5), "1,5"),
+    "corruption_parameters": ("imagenet-c", "imagenet-c"),
+    "corruption_generator": ("imagecorruptions", "imagecorruptions"),
+    "transfer": (("photos",), "photos"),
+    "label_lists": (("a.txt",), "a.txt"),
+    "draws": (5, "5"),
+    "linear_epochs": (2, "2"),
+    "finetune_epochs": (2, "2"),
+}
+"""A value of each option that is not its default, and the same on the command line."""
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +132,7 @@ class TestResults:
 class TestNothingIsChosenOnTest:
     def test_shuffled_test_labels_move_no_choice_and_no_answer(self, copy, monkeypatch):
         """The probabilities that are judged, the settings and the label-free scores are the same bit by bit."""
-        options = Options(draws=1, linear_epochs=1, finetune_epochs=1, corruptions=("contrast",), severities=(5,))
+        options = Options(draws=1, linear_epochs=1, finetune_epochs=1)
         wanted = ["linear", "linear-paper", "lowshot", "semi", "ood"]
 
         def shuffled(spec, **_):
@@ -205,7 +219,9 @@ class TestSuites:
             "--transfer",
             "photos",
         ]
-        assert main([*command, "--label-lists", "nowhere.txt"]) == 1
+        assert main([*command, "--label-lists", "nowhere.txt"]) == 2
+        assert "--draws is 2, but the files of --label-lists take the place of" in capsys.readouterr().err
+        assert main([word for word in command if word not in ("--draws", "2")] + ["--label-lists", "nowhere.txt"]) == 1
         assert "The label list nowhere.txt cannot be read" in capsys.readouterr().err
         assert main(command) == 0
         assert fake == PAPER
@@ -306,6 +322,43 @@ class TestWrongRequests:
         lists = Options(label_lists=(str(tmp_path / "missing.txt"),))
         self.refused(copy, fake, "missing.txt cannot be read", suite="paper", options=lists)
         self.refused(copy, fake, "names no source", suite="paper", options=Options(transfer=("nowhere",)))
+
+    @pytest.mark.parametrize("field", dataclasses.fields(Options), ids=lambda field: field.name)
+    def test_an_option_that_no_chosen_protocol_reads(self, field):
+        """It is named with those that read it and with a command that would; beside one of those it is taken."""
+        value, text = GIVEN[field.name]
+        readers = field.metadata["read_by"]
+        options = Options(**{field.name: value})
+        with pytest.raises(UsageError) as caught:
+            check_read(options, ["knn", "linear"], {})
+        assert f"{flag(field.name)} {text} (read by {', '.join(readers)})" in str(caught.value)
+        assert str(caught.value).endswith(f"--protocols knn,linear,{readers[0]}.")
+        for name in readers:
+            check_read(options, ["knn", name], {})
+        check_read(Options(**{field.name: field.default}), ["knn"], {})  # which is as if not given
+
+    def test_all_options_that_are_not_read_are_named_at_once(self, copy, fake, capsys):
+        words = ["--transfer", "folder:/nonexistent", "--label-lists", "/nofile", "--corrupted", "folder:/nope"]
+        assert main(["evaluate", str(copy), "--protocols", "knn", *words]) == 2
+        assert capsys.readouterr().err == (
+            "prosmin: No protocol that is to run (knn) reads --corrupted folder:/nope (read by corruption), --transfer "
+            "folder:/nonexistent (read by transfer), --label-lists /nofile (read by lowshot, semi). Leave out what is "
+            "not read, or add the protocols that read them: --protocols knn,corruption,transfer,lowshot.\n"
+        )
+        assert fake == []
+
+    def test_an_option_of_a_protocol_that_lacks_its_pictures(self, copy, fake):
+        """A suite leaves that protocol out and names it; an option for it is more than that."""
+        near = Options(near=("folder:x",))
+        needs = (
+            r"--near folder:x \(read by ood, which needs out-of-distribution pictures: --ood .*or give what is needed"
+        )
+        for request in ({"suite": "paper"}, {}):
+            self.refused(copy, fake, needs, ood=[], options=near, **request)
+
+    def test_the_options_of_a_suite_s_protocols_are_read(self, copy, fake):
+        options = Options(draws=2, linear_epochs=1, finetune_epochs=1, severities=(1,), transfer=("photos",))
+        assert list(evaluate(copy, suite="paper", options=options)) == PAPER
 
 
 def test_statistics_are_set_and_weights_are_not(run, tiny):

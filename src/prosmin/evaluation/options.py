@@ -7,13 +7,15 @@ used again; the other fields do not concern it.
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from prosmin.data.corruptions.names import COMMON, SEVERITIES, check_names, check_severities
 from prosmin.data.corruptions.parameters import AUTO, GENERATORS, check_generator, check_parameters
 from prosmin.errors import UsageError
+
+DRAWS = 3
 
 
 def option(default: Any, doc: str, *, form: str, read_by: tuple[str, ...]) -> Any:
@@ -68,7 +70,7 @@ class Options:
         read_by=("lowshot", "semi"),
     )
     draws: int = option(
-        3, "random subsets of labels for each share (default: 3)", form="N", read_by=("lowshot", "semi")
+        DRAWS, f"random subsets of labels for each share (default: {DRAWS})", form="N", read_by=("lowshot", "semi")
     )
     linear_epochs: int = option(
         100, "epochs of the linear classifier on augmented pictures (default: 100)", form="N", read_by=("linear-paper",)
@@ -88,6 +90,11 @@ class Options:
                     f"{flag(name)} is of generated corruptions, but --corrupted {self.corrupted} is a stored set; "
                     "give one of them."
                 )
+        if self.label_lists and self.draws != DRAWS:
+            raise UsageError(
+                f"--draws is {self.draws}, but the files of --label-lists take the place of random subsets, each a "
+                "draw; give one of them."
+            )
         for name in ("draws", "linear_epochs", "finetune_epochs"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -126,16 +133,38 @@ def read_by(options: Options, protocol: str) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
+def check_read(options: Options, protocols: Sequence[str], left_out: Mapping[str, str]) -> None:
+    """Refuse options that none of the protocols reads: they would be dropped without a word.
+
+    `left_out` says of protocols that were wanted too what they need.
+    """
+    unread: list[str] = []
+    add: list[str] = []
+    for field in dataclasses.fields(Options):
+        readers = field.metadata["read_by"]
+        if getattr(options, field.name) != field.default and not set(readers) & set(protocols):
+            needs = [f", which {left_out[name]}" for name in readers if name in left_out]
+            unread.append(f"{_argument(options, field)} (read by {', '.join(readers)}{''.join(needs)})")
+            add += [] if needs else [readers[0]]
+    if unread:
+        more = ",".join(dict.fromkeys([*protocols, *add]))
+        do = f"add the protocols that read them: --protocols {more}" if add else "give what is needed"
+        raise UsageError(
+            f"No protocol that is to run ({', '.join(protocols)}) reads {', '.join(unread)}. "
+            f"Leave out what is not read, or {do}."
+        )
+
+
 def as_arguments(options: Options, protocol: str) -> str:
     """The options that a protocol reads and that are not the default, for a command line."""
-    words = []
-    for field in _fields(protocol):
-        value = getattr(options, field.name)
-        if value != field.default:
-            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            words.append(f"{flag(field.name)} {text}")
-    return " ".join(words)
+    given = [field for field in _fields(protocol) if getattr(options, field.name) != field.default]
+    return " ".join(_argument(options, field) for field in given)
+
+
+def _argument(options: Options, field: dataclasses.Field) -> str:
+    value = getattr(options, field.name)
+    return f"{flag(field.name)} {','.join(map(str, value)) if isinstance(value, tuple) else value}"
 
 
 def _fields(protocol: str) -> list[dataclasses.Field]:
-    return [field for field in dataclasses.fields(Options) if protocol in field.metadata.get("read_by", (protocol,))]
+    return [field for field in dataclasses.fields(Options) if protocol in field.metadata["read_by"]]

@@ -19,7 +19,7 @@ from prosmin.evaluation.cache import FeatureCache
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.corrupted import check_corrupted
 from prosmin.evaluation.named_sets import UNLABELLED, WITHOUT_LABELS, NamedSets, named_sets, tenth_by_name
-from prosmin.evaluation.options import Options, as_arguments, read_by
+from prosmin.evaluation.options import Options, as_arguments, check_read, read_by
 from prosmin.evaluation.protocols import PROTOCOLS
 from prosmin.evaluation.protocols.ood import near_and_far
 from prosmin.evaluation.protocols.transfer import check_transfer_sets
@@ -78,6 +78,7 @@ def evaluate(
     own = encoder.config.data.spec
     named = named_sets(own if data is None else data, test, ood, learned_from=own)
     names, left_out = _chosen(protocols, suite, has={"ood": bool(named.ood), "transfer": bool(options.transfer)})
+    check_read(asked, names, left_out)
 
     found: dict[str, dict[str, Any]] = {}
     if not again:
