@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import prosmin
+from prosmin import cli
 from prosmin import config as configs
 from prosmin.cli import main
 
@@ -149,3 +151,14 @@ except SystemExit as left:
 def test_the_module_is_the_same_command():
     done = subprocess.run([sys.executable, "-m", "prosmin", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"prosmin {prosmin.__version__}\n"
+
+
+def test_a_full_gpu_is_told_with_what_helps(monkeypatch, capsys):
+    def full(options, fields):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 0 has a capacity of 8 GiB.")
+
+    monkeypatch.setattr(cli, "_recipes", full)
+    assert main(["recipes"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("prosmin: The GPU's memory is not enough: CUDA out of memory. Training: a smaller")
+    assert "Traceback" not in told

@@ -5,18 +5,21 @@ import types
 
 import pytest
 import torch
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from safetensors.torch import load_file
+from timm.models import vision_transformer
 
 from prosmin.encoder import load, read_card
 from prosmin.errors import ProsminError, UsageError
-from prosmin.training import checkpoints, health, loop
+from prosmin.models import tokens
+from prosmin.training import checkpoints, health, launch, loop
 from prosmin.training.logbook import Logbook
 from prosmin.training.online_knn import OnlineKnn
-from prosmin.training.pretrain import is_finished, pretrain
+from prosmin.training.pretrain import build, is_finished, pretrain
 from prosmin.training.run_folder import RunFolder
 from prosmin.training.stepping import Stepper
 from test_pretrain import assert_same_run, metrics
-from tiny_methods import tiny_method
+from tiny_methods import METHODS, tiny_draws, tiny_method, tiny_views
 
 KNN = {"training__knn_every": "2", "training__knn_pictures": "300"}
 
@@ -173,6 +176,36 @@ def test_activations_computed_again_give_the_same_weights(tmp_path):
     assert_same_run(plain, again)
     with pytest.raises(UsageError, match="checkpoint_activations is for ViTs"):
         pretrain(tiny_method("prosmin", compute__checkpoint_activations="true"), tmp_path / "resnet")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_activations_of_every_pass_are_computed_again(name, monkeypatch):
+    """Of the online network: all groups of views, of every method."""
+    passes, plain = [], vision_transformer.checkpoint_seq
+
+    def counted(blocks, x, **options):
+        passes.append(len(x))
+        return plain(blocks, x, **options)
+
+    for module in (vision_transformer, tokens):
+        monkeypatch.setattr(module, "checkpoint_seq", counted)
+    config = tiny_method(name, vit=True, compute__checkpoint_activations="true")
+    method = build(config)
+    views = tiny_views(config)
+    method(views, tiny_draws())
+    groups = [group for group in views if group is not None]
+    assert passes == [group.shape[0] * group.shape[1] for group in groups]
+
+
+def test_more_devices_than_there_are_is_told(tmp_path, tiny, monkeypatch):
+    def refuse(**_):
+        raise MisconfigurationException("You requested gpu: [0, 1]\n But your machine only has: [0]")
+
+    monkeypatch.setattr(launch, "Fabric", refuse)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    with pytest.raises(UsageError, match=r"2 devices cannot be had here: .*only has: \[0\] `prosmin doctor` lists"):
+        pretrain(tiny(compute__devices="2"), tmp_path / "run")
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")  # set for the processes that were to follow
 
 
 def test_training_starts_from_given_weights(tmp_path, tiny, capsys):

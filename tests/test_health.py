@@ -74,3 +74,10 @@ def test_a_collapse_is_one_after_three_lines_and_is_told_once(tiny):
     assert [step for step, _ in told] == [40, 90]
     assert "since step 20" in told[0][1]
     assert not health.Watch(tiny(), lines[1:4]).gives_up  # only warned by default
+
+
+def test_features_without_numbers_have_no_rank_and_no_error():
+    """The loss of the same step ends the run, with a sentence; a wide matrix is looked at before that."""
+    for side in (8, health.HOST_RANK + 1):
+        features = torch.full((side, side), math.nan)
+        assert health.numbers(health.measure({"features": features}))["feature_rank"] == pytest.approx(1.0)

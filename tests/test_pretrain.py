@@ -11,6 +11,7 @@ from prosmin import config as configs
 from prosmin.encoder import load
 from prosmin.errors import ProsminError
 from prosmin.training import checkpoints
+from prosmin.training import pretrain as pretraining
 from prosmin.training.pretrain import pretrain
 from tiny_methods import METHODS, tiny_method
 
@@ -110,6 +111,27 @@ def test_moments_come_back_in_the_layout_of_their_parameters(tmp_path):
     step(model, optimizer)
     step(again, fresh)
     assert torch.equal(model.weight, again.weight)
+
+
+def test_a_run_continues_in_another_precision(tmp_path, tiny):
+    """compute.* may change; moments are then kept in the format of their parameters."""
+    pretrain(tiny(training__max_steps="2"), tmp_path / "run")
+    run = pretrain(tiny(training__max_steps="4", compute__precision="64-true"), tmp_path / "run")
+    assert [row["step"] for row in metrics(run)] == [1, 2, 3, 4]
+    assert all(row["loss"] < 100 for row in metrics(run))
+
+
+def test_products_are_again_what_they_were_when_training_ends(tmp_path, tiny, monkeypatch):
+    """On a GPU training takes TF32; what is evaluated in the same process must not."""
+    prepare, before = pretraining.prepare, torch.get_float32_matmul_precision()
+
+    def on_gpu(*arguments):
+        torch.set_float32_matmul_precision("high")
+        return prepare(*arguments)
+
+    monkeypatch.setattr(pretraining, "prepare", on_gpu)
+    pretrain(tiny(training__max_steps="1"), tmp_path / "run")
+    assert torch.get_float32_matmul_precision() == before != "high"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

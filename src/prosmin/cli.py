@@ -73,12 +73,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        print(
-            f"prosmin: unexpected {type(error).__name__}: {error}. Run again with --debug for the place.",
-            file=sys.stderr,
-        )
+        print(f"prosmin: {_unexpected(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _unexpected(error: Exception) -> str:
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported for its name
+        return (
+            f"The GPU's memory is not enough: {str(error).partition('. ')[0]}. Training: a smaller training.batch_size,"
+            " a larger training.accumulate, compute.checkpoint_activations true, or a smaller compute.resident_gib; "
+            "embed: a smaller --batch, fewer --processes. `nvidia-smi` shows what else uses the GPU."
+        )
+    return f"unexpected {type(error).__name__}: {error}. Run again with --debug for the place."
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:

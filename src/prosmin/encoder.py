@@ -275,11 +275,16 @@ def save_encoder(method: nn.Module, config: Config, folder: Path, *, step: int, 
     write_encoder(folder, method, card, replace=True)
 
 
-def load(run: Path | str) -> Encoder:
+def load(run: Path | str, *, device: torch.device | str | None = None) -> Encoder:
     """The encoder of a run, or of a folder `Encoder.save` wrote; a shipped one by its name; or timm:NAME[@FILE].
 
-    The path of an encoder.safetensors means the folder it lies in, where its card encoder.json must be too.
+    The path of an encoder.safetensors means the folder it lies in, where its card encoder.json must be too. Without a
+    device it goes to the GPU if there is one.
     """
+    return _load(run).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _load(run: Path | str) -> Encoder:
     if is_foreign(run) or is_shipped(run):
         return _load_named(str(run))
     folder = encoder_folder(run)
@@ -314,14 +319,14 @@ def _load_folder(folder: Path, card: dict[str, Any]) -> Encoder:
     method = fill(build(), folder, card)
     fresh = _seeded(build, config)
     reference = read_reference(folder, encoder=card["hash"])
-    return _placed(Encoder(method, config, card=card, fresh=fresh, reference=reference))
+    return Encoder(method, config, card=card, fresh=fresh, reference=reference)
 
 
 def _load_named(name: str) -> Encoder:
     """An encoder without a folder of the user's: timm's, or a shipped one. Its card says so under `encoder`."""
     if is_foreign(name):
         parts = open_foreign(name)
-        return _placed(Encoder(parts.method, parts.config, card=parts.card, fresh=parts.fresh))
+        return Encoder(parts.method, parts.config, card=parts.card, fresh=parts.fresh)
     folder = shipped_folder(name)
     card = read_card(folder)
     told = {
@@ -370,8 +375,3 @@ def _seeded(build: Callable[[], nn.Module], config: Config) -> Callable[[], nn.M
             return build()
 
     return fresh
-
-
-def _placed(encoder: Encoder) -> Encoder:
-    """On the GPU, if there is one."""
-    return encoder.to("cuda" if torch.cuda.is_available() else "cpu")

@@ -152,9 +152,9 @@ class StreamFeed:
         self._device = device
         self._max_bad = max_bad
         self._option = option  # where the user allows more unreadable pictures, if there is such a place
-        self._nvjpeg = nvjpeg and device.type == "cuda"
         # One stream for all copies: the allocator keeps freed memory apart for every stream.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._decoding = torch.cuda.Stream(device) if nvjpeg and device.type == "cuda" else None
         self._bad: dict[int, str] = {}
         self._lock = threading.Lock()
         self._canvas = (0, 0)
@@ -212,9 +212,10 @@ class StreamFeed:
         """Reads, decodes and pads the pictures of one order, and starts their copy to the device."""
         step = max(1, len(numbers) // (2 * worker_count()))  # pictures a task; other batches' tasks fill what is idle
         starts = range(0, len(numbers), step)
-        if self._stream is not None and self._nvjpeg:
+        if self._stream is not None and self._decoding is not None:
             read = workers.map(lambda start: self._read_part(numbers[start : start + step], stop), starts)
-            return self._decode_on_device(numbers, [data for part in read for data in part], self._stream)
+            data = [item for part in read for item in part]
+            return self._decode_on_device(numbers, data, self._decoding, self._stream)
         # Most batches fit where the last one did: a picture is laid there as soon as it is decoded, fresh in the cache.
         canvas = self._new_canvas(len(numbers), self._canvas)
         pages = self._pages(canvas)
@@ -306,16 +307,26 @@ class StreamFeed:
         return results
 
     def _decode_on_device(
-        self, numbers: list[int], data: list[bytes | Tensor | None], stream: torch.cuda.Stream
+        self,
+        numbers: list[int],
+        data: list[bytes | Tensor | None],
+        decoding: torch.cuda.Stream,
+        stream: torch.cuda.Stream,
     ) -> "_Packed":
         """One batch through nvJPEG; what it does not take goes the usual way."""
-        with torch.cuda.stream(stream):
-            encoded = [i for i, item in enumerate(data) if isinstance(item, bytes)]
+        encoded = [i for i, item in enumerate(data) if isinstance(item, bytes)]
+        # nvJPEG takes memory of the current stream and writes there in one of its own, which waits for nobody. So it is
+        # called in a stream without other work, and what it gave is kept until the copies below are made.
+        with torch.cuda.stream(decoding):
             decoded = decode_batch([data[i] for i in encoded], self._device)  # type: ignore[misc]
-            usable = dict(zip(encoded, decoded, strict=True))
+        usable = dict(zip(encoded, decoded, strict=True))
+        stream.wait_stream(decoding)
+        with torch.cuda.stream(stream):
             found = []
             for i, number in enumerate(numbers):
                 picture = usable.get(i)
+                if isinstance(picture, Tensor) and picture.is_cuda:
+                    picture.record_stream(stream)
                 found.append((number, bounded(picture)) if isinstance(picture, Tensor) else self._find(number))
             sizes = torch.tensor([tuple(picture.shape[1:]) for _, picture in found])
             images = torch.zeros(len(found), 3, *self._grown(padded(sizes)), dtype=torch.uint8, device=self._device)

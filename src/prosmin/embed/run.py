@@ -45,7 +45,7 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
     process = this_process(os.environ, helpers or Helpers())
     if process.device.type == "cuda":
         torch.cuda.set_device(process.device)  # streams and recordings are made on the current device
-    encoder = load(run).to(process.device, precision=request.precision)
+    encoder = load(run, device=process.device).to(process.device, precision=request.precision)
     source = Noting(_open(request.data))
     belonging = _belonging(encoder, source, request)
     settings = _settings(encoder, source, belonging, request)

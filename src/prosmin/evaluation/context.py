@@ -146,7 +146,8 @@ class Context:
         """All that decides the features beside the encoder's weights."""
         statistics = self._hash("train") if subject == UNTRAINED_SET else ""
         views = dataclasses.asdict(self.encoder.config.views)
-        return (subject, self._hash(name), statistics, views, self.encoder.device.type)
+        arithmetic = (self.encoder.device.type, self.encoder.precision, torch.get_float32_matmul_precision())
+        return (subject, self._hash(name), statistics, views, *arithmetic)
 
     def _hash(self, name: str) -> str:
         if name not in self._hashes:

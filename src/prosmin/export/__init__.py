@@ -49,7 +49,7 @@ def export(
     out = Path(out).expanduser().resolve()  # so that it has a name, were it only `.`
     _check_place(out, form, format=format, again=again)
     _check_packages(form, format=format)
-    encoder = load(run).to("cpu")
+    encoder = load(run, device="cpu")
     if network == "target":
         encoder = encoder.of_target()
     with staged(out, folder=form.folder(out)) as part:

@@ -32,7 +32,7 @@ def write_half(encoder: Encoder, folder: Path) -> list[str]:
         return write(encoder, folder)
     _halved(encoder).save(folder)
     found = _check(encoder, folder, tolerance=HALF_TOLERANCE, remedy="Export it without --half.")
-    write_card(folder / CARD, load(folder).card | {"deviation": found})
+    write_card(folder / CARD, load(folder, device="cpu").card | {"deviation": found})
     moved = ", ".join(f"{name} by {value:.0e}" for name, value in found.items())
     return [_sentence(folder), f"float16 moves {moved} of their size; prosmin.load computes in float32"]
 
@@ -63,7 +63,7 @@ def _half(tensor: Tensor, name: str) -> Tensor:
 
 def _check(encoder: Encoder, folder: Path, *, tolerance: float, remedy: str) -> dict[str, float]:
     """Compare with what a user of the folder gets."""
-    loaded = load(folder).to("cpu")
+    loaded = load(folder, device="cpu")
     return check_agreement(encoder, lambda views: outputs_of(loaded, views), tolerance=tolerance, remedy=remedy)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from prosmin.config import Config, DinoLoss
 from prosmin.data.views import Views
 from prosmin.methods.output import Draws, Embedding, Output
-from prosmin.models.centre import Centre
+from prosmin.models.centre import Centre, batch_mean
 from prosmin.models.embedder import Embedder
 from prosmin.models.freezing import Frozen, freeze, put_back
 from prosmin.models.target import make_target, update_target
@@ -116,11 +116,6 @@ def freeze_for(epochs: float, weights: list[nn.Parameter], draws: Draws) -> Froz
     if not epochs:
         return None
     return freeze(weights, draws.scalar("last layer frozen", lambda epoch: float(epoch < epochs)))
-
-
-def batch_mean(raw: Tensor) -> Tensor:
-    """What the centre follows: the mean over views and pictures, (G, B, ..., K) -> (K,)."""
-    return raw.flatten(0, -2).mean(0, dtype=wide_dtype(raw))
 
 
 def wide_dtype(x: Tensor) -> torch.dtype:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from prosmin.config import Config, IbotLoss
 from prosmin.data.views import Views
 from prosmin.errors import UsageError
-from prosmin.methods.dino import ViewDistillation, batch_mean, freeze_for, softmax_of, warmed_up, wide_dtype
+from prosmin.methods.dino import ViewDistillation, freeze_for, softmax_of, warmed_up, wide_dtype
 from prosmin.methods.output import Draws, Embedding, Output
-from prosmin.models.centre import Centre
+from prosmin.models.centre import Centre, batch_mean
 from prosmin.models.embedder import build_projector
 from prosmin.models.freezing import Frozen, put_back
 from prosmin.models.masking import BlockMasks

@@ -12,7 +12,7 @@ from prosmin.config import Config, ProsminLoss
 from prosmin.data.views import Views
 from prosmin.methods.identification import Identification, held_still
 from prosmin.methods.output import Draws, Embedding, Output
-from prosmin.models.centre import Centre
+from prosmin.models.centre import Centre, batch_mean
 from prosmin.models.embedder import Embedder
 from prosmin.models.gathering import gather_rows
 from prosmin.models.predictor import GaussianPredictor
@@ -93,7 +93,7 @@ class ProSMIN(nn.Module):
         return Output(
             losses=losses,
             observed={"features": features[: G * B].detach(), "target": raw, "scale": scale.detach()},
-            statistics={"centre": raw.flatten(0, 1).mean(0)},
+            statistics={"centre": batch_mean(raw)},
         )
 
     def score(self, mean: Tensor, scale: Tensor, target: Tensor, draws: Draws) -> Tensor:

@@ -25,3 +25,8 @@ class Centre(nn.Module):
     def update(self, batch_mean: Tensor) -> None:
         """Move towards the mean of a batch of raw outputs, (K,)."""
         self.value.lerp_(batch_mean.to(self.value.dtype), 1.0 - self.momentum)
+
+
+def batch_mean(raw: Tensor) -> Tensor:
+    """What the centre follows: the mean over views and pictures, (G, B, ..., K) -> (K,), not rounded to bfloat16."""
+    return raw.flatten(0, -2).mean(0, dtype=torch.promote_types(raw.dtype, torch.float32))

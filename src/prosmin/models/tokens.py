@@ -1,6 +1,7 @@
 """The tokens of a ViT, with a learned token in the place of the patches it must not see."""
 
 import torch
+from timm.models import checkpoint_seq
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
@@ -31,5 +32,6 @@ def vit_tokens(vit: VisionTransformer, x: Tensor, mask: Tensor | None, mask_toke
         hidden = mask.view(*patches.shape[:3], 1)
         patches = torch.where(hidden, mask_token.to(patches.dtype), patches)
     # From here on as VisionTransformer.forward_features goes, which takes pictures only.
-    tokens = vit.norm(vit.blocks(vit.norm_pre(vit.patch_drop(vit._pos_embed(patches)))))
+    x = vit.norm_pre(vit.patch_drop(vit._pos_embed(patches)))
+    tokens = vit.norm(checkpoint_seq(vit.blocks, x) if vit.grad_checkpointing else vit.blocks(x))
     return vit.forward_head(tokens), tokens[:, vit.num_prefix_tokens :]

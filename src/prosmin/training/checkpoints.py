@@ -145,11 +145,11 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: Optimizer) -> N
 def _beside(parameter: nn.Parameter, value: Tensor, *, is_counter: bool, fused: bool) -> Tensor:
     """A copy of what the optimizer keeps of a parameter, where it will look for it.
 
-    Moments lie as their parameter lies: a fused optimizer refuses others. Step counters, (), stay on the CPU unless the
-    optimizer is fused.
+    Moments lie as their parameter lies and have its format: a fused optimizer refuses others. Step counters, (), stay
+    on the CPU unless the optimizer is fused.
     """
     if not is_counter:
-        return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+        return torch.empty_like(parameter).copy_(value)
     return value.to(parameter.device, copy=True) if fused else value.clone()
 
 

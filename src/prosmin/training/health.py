@@ -34,7 +34,8 @@ def _gram(features: Tensor) -> Tensor:
 
 def _rank(gram: Tensor) -> Tensor:
     """By way of the Gram matrix singular values come far faster, in float64 exact to 1e-8 of the largest."""
-    singular = torch.linalg.eigvalsh(gram).clamp_min(0.0).sqrt()
+    # Features that are no numbers are no error here: the loss of the same step ends the run, with a sentence.
+    singular = torch.linalg.eigvalsh(gram.nan_to_num(0.0, 0.0, 0.0)).clamp_min(0.0).sqrt()
     share = singular / singular.sum().clamp_min(1e-12)
     return torch.exp(-(share * torch.log(share.clamp_min(1e-12))).sum())
 

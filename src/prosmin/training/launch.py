@@ -9,16 +9,20 @@ import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.strategies import DDPStrategy
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch.nn.parallel import DistributedDataParallel
 
 from prosmin.config import ComputeConfig, Config
 from prosmin.errors import UsageError
 from prosmin.training.loggers import make_loggers
+from prosmin.training.processes import PATIENCE
 
 
 def make_fabric(config: Config, out: Path) -> Fabric:
     """Fabric for this process, launched: with several devices and no launcher it starts the other processes itself."""
     devices, nodes = layout(config.compute, os.environ)
+    if devices > 1:
+        os.environ.setdefault("LOCAL_WORLD_SIZE", str(devices))  # torchrun's word, by which processes share the cores
     try:
         fabric = Fabric(
             accelerator=config.compute.accelerator,
@@ -28,10 +32,10 @@ def make_fabric(config: Config, out: Path) -> Fabric:
             strategy=_data_parallel() if devices * nodes > 1 else "auto",
             loggers=make_loggers(config, out),
         )
-    except (RuntimeError, ValueError) as error:  # such as a GPU that is asked for and not there
+    except (RuntimeError, ValueError, MisconfigurationException) as error:  # such as a GPU that is not there
         raise UsageError(
             f"compute.accelerator {config.compute.accelerator} with {devices} devices cannot be had here: "
-            f"{str(error).splitlines()[0]} `prosmin doctor` lists what there is."
+            f"{' '.join(str(error).split())} `prosmin doctor` lists what there is."
         ) from None
     keeps_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if keeps_store and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
@@ -45,7 +49,7 @@ def _data_parallel() -> DDPStrategy:
     names = inspect.signature(DistributedDataParallel.__init__).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"  # before torch 2.15
     options: dict[str, Any] = {name: False}
-    return DDPStrategy(**options)
+    return DDPStrategy(timeout=PATIENCE, **options)
 
 
 def _join_again(fabric: Fabric) -> None:
@@ -65,6 +69,7 @@ def _join_again(fabric: Fabric) -> None:
         store=dist.PrefixStore(f"attempt {attempt}", store),
         rank=int(os.environ["RANK"]),
         world_size=world,
+        timeout=PATIENCE,
     )
 
 

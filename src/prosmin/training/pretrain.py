@@ -36,6 +36,7 @@ def pretrain(config: Config, out: Path) -> Path:
     """Train a run in the folder `out`, or continue the one there; the folder comes back when it has finished."""
     run = RunFolder(out)
     run.refuse_other_files()
+    products = torch.get_float32_matmul_precision()
     fabric = make_fabric(config, out)
     check_shares(config.training, processes=fabric.world_size)
     try:
@@ -53,6 +54,7 @@ def pretrain(config: Config, out: Path) -> Path:
         _open(fabric, run, config)
         _train(fabric, config, run, feed, order, method, knn)
     finally:
+        torch.set_float32_matmul_precision(products)  # what is evaluated after it is not to depend on having trained
         run.close()
     return run.path
 
