@@ -79,6 +79,29 @@ def test_every_field_has_its_line():
         assert doc, name
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "condition", "unmet"),
+    [
+        ("loss.bandwidth", "0.3", "loss.rule kernel", {"loss.rule": "energy"}),
+        ("loss.temperature", "0.1", "loss.identification above 0", {"loss.identification": "0"}),
+        ("loss.samples", "6", "loss.estimator paired or ustat", {"loss.estimator": "closed"}),
+        ("loss.antithetic", "false", "loss.estimator paired", {"loss.estimator": "closed"}),
+        ("heads.predictor_hidden", "64", "heads.predictor true", {"heads.predictor": "false"}),
+        ("training.knn_pictures", "500", "training.knn_every", {"training.knn_every": "null"}),
+        ("compute.nvjpeg", "true", "a GPU", {"compute.accelerator": "cpu"}),
+        ("compute.graph", "true", "one GPU", {"compute.accelerator": "cpu"}),
+    ],
+)
+def test_a_field_that_counts_only_beside_another_says_so(field, value, condition, unmet):
+    """It is not refused where it does not count: a grid over the other field would fail in the cells without it."""
+    lines = {name: doc for name, _, doc in configs.describe()}
+    assert f"; only with {condition}" in lines[field]
+    assert condition.split()[0] in (*unmet, "a", "one")  # a field that there is, or the device
+    group, name = field.split(".")
+    built = configs.resolve(recipe="demo", overrides={field: value} | unmet)
+    assert getattr(getattr(built, group), name) != getattr(getattr(configs.resolve(), group), name)
+
+
 def test_differences_name_what_changes_the_result_only():
     one = configs.resolve(recipe="demo")
     other = configs.resolve(

@@ -141,7 +141,7 @@ class TrainingConfig:
     log_every: int = option(10, "steps between lines of metrics.jsonl")
     logger: Literal["none", "tensorboard", "wandb"] = option("none", "where the lines of metrics.jsonl go besides")
     knn_every: int | None = option(None, "steps between kNN on a held-out tenth of the labelled pictures; null: never")
-    knn_pictures: int = option(20000, "labelled pictures it uses at most")
+    knn_pictures: int = option(20000, "labelled pictures of that kNN at most; only with training.knn_every")
     encoder: Literal["last", "best"] = option("last", "the encoder left at the end: the last, or that of the best kNN")
     on_collapse: Literal["warn", "stop"] = option("warn", "what to do when the representation collapses")
 
@@ -171,12 +171,14 @@ class ComputeConfig:
     )
     graph: bool = option(
         False,
-        "one GPU, whole batches, no drop_path or checkpoint_activations: record a step's kernels once and replay them, "
-        "which small networks gain most by; otherwise the step is as without it",
+        "record a step's kernels once and replay them, which small networks gain most by; only with one GPU, whole "
+        "batches, no drop_path and no checkpoint_activations",
     )
     checkpoint_activations: bool = option(False, "ViT: compute activations again in the backward pass, for less memory")
     resident_gib: float = option(2.0, "decoded sets up to this size live on the device; larger ones are streamed")
-    nvjpeg: bool = option(False, "a GPU decodes the JPEGs of a stream: for machines with few CPU cores")
+    nvjpeg: bool = option(
+        False, "the GPU decodes the JPEGs of a stream, for machines with few CPU cores; only with a GPU"
+    )
 
     def __post_init__(self) -> None:
         check(self.devices >= 1, "compute.devices", self.devices, "1 or more")

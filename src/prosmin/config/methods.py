@@ -19,7 +19,7 @@ class ProsminHeads:
     bottleneck_batchnorm: bool = option(False, "BatchNorm, without weights, of the bottleneck before it is normalised")
     last: Literal["learned", "fixed"] = option("learned", "whether the last layer learns or stays as it was drawn")
     predictor: bool = option(True, "whether q has its two hidden layers; without them its branches sit on g")
-    predictor_hidden: int = option(2048, "width of the predictor")
+    predictor_hidden: int = option(2048, "width of the predictor's hidden layers; only with heads.predictor true")
     predictor_lr: float = option(1.0, "learning rate of the predictor, relative to the other networks'")
     initial_scale: float = option(0.05, "scale at the start, about the target's own spread")
     scale: Literal["learned", "zero"] = option("learned", "zero: the deterministic twin, a forecast without spread")
@@ -41,18 +41,20 @@ class ProsminLoss:
     estimator: Literal["paired", "ustat", "closed"] = option("paired", "how the expectations are computed")
     beta: float = option(1.0, "power of the distance, in (0, 2)")
     lam: float = option(0.5, "weight of the distance to the target; only 1/2 is proper")
-    samples: int = option(4, "samples a forecast, mirrored ones counted")
-    antithetic: bool = option(True, "paired estimator: half of the samples mirror the other half")
+    samples: int = option(4, "samples a forecast, mirrored ones counted; only with loss.estimator paired or ustat")
+    antithetic: bool = option(True, "half of the samples mirror the other half; only with loss.estimator paired")
     absolute: bool = option(False, "the paper's absolute value around the score")
     same_view: bool = option(True, "let a view meet the target's embedding of the same view too")
     target_views: Literal["both", "one"] = option(
         "both", "average over both global target views, or take one at random"
     )
-    bandwidth: float | None = option(None, "kernel bandwidth; null: the median distance between targets")
+    bandwidth: float | None = option(
+        None, "kernel bandwidth, null: the median distance between targets; only with loss.rule kernel"
+    )
     identification: float = option(
         0.0, "weight of telling the own target from the batch's, for f and g alone: the forecast stays proper"
     )
-    temperature: float = option(0.2, "identification: temperature of its cosines")
+    temperature: float = option(0.2, "temperature of identification's cosines; only with loss.identification above 0")
     force: bool = option(False, "train although the objective is not proper")
 
     def __post_init__(self) -> None:
@@ -170,7 +172,11 @@ METHOD_GROUPS: dict[str, dict[str, type]] = {
     "ibot": {"heads": IbotHeads, "loss": IbotLoss},
     "mocov3": {"heads": MocoHeads, "loss": MocoLoss, "target": FollowerConfig},  # it has no centre
 }
-"""The groups whose fields depend on the method: no method carries an option that does nothing."""
+"""The groups whose fields depend on the method: no method carries another's options.
+
+A field that counts only beside a value of another says so, "only with": refusing it would refuse recipes and grids that
+set the other one alone, such as a row without the predictor whose width a recipe gives.
+"""
 
 METHOD_TITLES = {"prosmin": "ProSMIN", "dino": "DINO", "ibot": "iBOT", "mocov3": "MoCo v3"}
 """The methods' names as their papers write them."""
