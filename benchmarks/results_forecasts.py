@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from results_cells import cell, head, row, seed_list
 from results_numbers import Metric, file_interval
-from results_runs import Finished, Runs
+from results_runs import Finished, Runs, Seeds
 
 
 def _metric(title: str, name: str, *, percent: bool = False, digits: int = 3) -> Metric:
@@ -45,6 +45,14 @@ def forecasts(names: Iterable[str], runs: Runs) -> list[str]:
     if not found:
         return ["Not run yet."]
     return [*_table(INTERVALS, found), "", *_table(SHAPE, found)]
+
+
+def in_short(seeds: Seeds) -> str:
+    """Coverage by coordinate and as a whole, and what a scale of its own for every picture is worth."""
+    return (
+        f"90 % intervals hold {cell(COVERAGE[90], seeds)} % of coordinates, 90 % ellipsoids {cell(JOINT, seeds)} % of "
+        f"embeddings; skill against one constant scale {cell(SKILL, seeds)}"
+    )
 
 
 def along(values: dict[str, str], runs: Runs, *, title: str) -> list[str]:

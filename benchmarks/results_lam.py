@@ -42,7 +42,8 @@ def higher(points: dict[float, Seeds]) -> str:
         f"at {lam:g} ({write(KNN, number, points[lam])}, {'not ' if overlap(number, proper) else ''}told apart)"
         for lam, number in above.items()
     ]
+    once = ", one seed" if len(proper.values) == 1 else ""
     return (
-        f"kNN is higher {' and '.join(named)} than at the proper 0.5 ({write(KNN, proper, points[0.5])}). "
+        f"kNN is higher {' and '.join(named)} than at the proper 0.5 ({write(KNN, proper, points[0.5])}{once}). "
         "It was seen on test pictures: nothing is chosen by it."
     )

@@ -14,7 +14,7 @@ import results_words as words
 from prosmin.files import write_text, writing
 from results_collapse import collapse, collapse_word
 from results_figures import Points, draw_axis, draw_lam, draw_twin
-from results_forecasts import along, forecasts
+from results_forecasts import along, forecasts, in_short
 from results_lam import higher, shared
 from results_numbers import KNN, R_AUROC_FAIR
 from results_recipe import recipe
@@ -23,6 +23,7 @@ from results_table import axis, files, hardware, methods, others, scores, varian
 from results_verdicts import (
     COMPARED,
     comparisons,
+    final,
     foretelling,
     probabilistic,
     strangers,
@@ -130,10 +131,12 @@ def _in_short(page: Page, runs: Runs) -> None:
         "; ".join(f"{each.title}: {word_of(each, metric)}" for each in found) or "not run"
         for metric in (KNN, R_AUROC_FAIR)
     )
+    holds = "; ".join(f"{title}: {in_short(seeds)}" for title, seeds in final(runs) if seeds[0].has_forecast)
     page.add("## In short")
     page.add(
         f"- The probabilistic part helps the representation, by kNN: {by_knn}.",
         f"- It helps to foretell errors, R-AUROC of the scale against the twin's distance: {by_errors}.",
+        f"- What its forecast promises and holds: {holds or 'not run'}.",
         f"- It cannot collapse: {collapse_word(runs)}.",
     )
 

@@ -138,17 +138,22 @@ def write_difference(metric: Metric, difference: Difference) -> str:
     return f"{text} [{low}, {high}]"
 
 
+def final(runs: Runs) -> list[tuple[str, Seeds]]:
+    """ProSMIN's run that counts on every backbone, by its label: of the most final table that has one."""
+    found = []
+    for recipe in BACKBONES:
+        ran = [(table, runs[name]) for table in TABLES if (name := table.runs(recipe).get("prosmin", "")) in runs]
+        found += [(label(table, recipe), seeds) for table, seeds in ran[:1]]
+    return found
+
+
 def strangers(runs: Runs) -> list[str]:
     """Which label-free score carries ProSMIN's detection, and whether the learned scale does: a line a backbone."""
-    lines = []
-    for recipe in BACKBONES:
-        # The most final table first: one line a backbone, of the run that counts.
-        for table in TABLES:
-            seeds = runs.get(table.runs(recipe).get("prosmin", ""), [])
-            if seeds and best_score("near", seeds):
-                parts = [_carrier(group, seeds) for group in ("near", "far")]
-                lines.append(f"- {label(table, recipe)}: {'; '.join(parts)}.")
-                break
+    lines = [
+        f"- {title}: {'; '.join(_carrier(group, seeds) for group in STRANGERS)}."
+        for title, seeds in final(runs)
+        if best_score("near", seeds)
+    ]
     return lines or ["Which score carries it, and whether the learned scale does: not run."]
 
 

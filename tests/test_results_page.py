@@ -251,6 +251,21 @@ def test_whether_the_forecast_holds(page):
     assert lam["scale / constant scale"] == "2.25"  # 0.09 / 0.04
 
 
+def test_the_final_run_says_in_short_whether_its_forecast_holds(tmp_path):
+    old, now = document(f"{RESNET}-prosmin-100-first"), document(f"{RESNET}-prosmin-100")
+    old["results"]["uncertainty"]["metrics"]["joint_coverage_90"] = 0.1
+    line = (
+        "ResNet-18, 100 epochs, tuned: 90 % intervals hold 90.0 [89.0, 91.5] % of coordinates, 90 % ellipsoids 70.0 %"
+    )
+    part = section(text(save(tmp_path, old, now)), "## In short")
+    assert line.format("- What its forecast promises and holds: ResNet-18, 100 epochs, tuned", "70.0") in part
+    assert "10.0 %" not in part
+    (tmp_path / f"{now['name']}-s0.json").unlink()
+    assert "before tuning: 90 % intervals hold 90.0 [89.0, 91.5] % of coordinates, 90 % ellipsoids 10.0 %" in text(
+        tmp_path
+    )
+
+
 def test_what_needs_no_training_has_rows_without_ranks(page):
     part = section(page, BEFORE)
     pixels, untrained = cells(part, "raw pixels"), cells(part, "untrained")
@@ -508,7 +523,10 @@ def test_lam_runs_say_what_else_they_set(tmp_path):
         "All of these runs set, beside `loss.lam`: `training.epochs` 25, `loss.force` true, `loss.identification` 0, "
         "`heads.last` learned, `heads.bottleneck_batchnorm` false.\n"
     ) in part
-    assert "kNN is higher at 0.45 (66.0 [65.1, 66.9], told apart) than at the proper 0.5 (62.0 [61.0, 62.9])." in part
+    assert (
+        "kNN is higher at 0.45 (66.0 [65.1, 66.9], told apart) than at the proper 0.5 (62.0 [61.0, 62.9], one seed)."
+        in part
+    )
     assert "nothing is chosen by it" in part
     save(tmp_path, document(LAM.format("0.45"), knn=0.61), document(f"{RESNET}-prosmin-100"))
     part = section(text(tmp_path), "### lam")
