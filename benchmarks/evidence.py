@@ -12,7 +12,6 @@ recipes hold was chosen on a held-out tenth of train (cifar.py, LOG.md), and the
 
 import argparse
 import json
-import sys
 import traceback
 import warnings
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from prosmin.encoder_file import read_card
 from prosmin.errors import Stopped
 from prosmin.evaluation.options import Options
 from prosmin.evaluation.suite import evaluate
+from prosmin.export import export
 from prosmin.files import write_text
 from prosmin.training import health
 from prosmin.training.pretrain import pretrain
@@ -35,6 +35,7 @@ RESULTS = Path(__file__).parent / "results"
 PROTOCOLS = ("knn", "linear", "lowshot", "ood", "corruption", "uncertainty")
 ABLATED = ("knn", "linear", "uncertainty")
 """What is asked of a run along an axis."""
+COMMAND = "python benchmarks/evidence.py"
 TUNED_ON_LABELS_OF = "a held-out tenth of train"
 
 METHODS = {
@@ -122,6 +123,7 @@ def document(run: Run, seed: int, folder: Path, data: Path) -> dict[str, Any]:
         options=Options(near=(near,)),
     )
     kept = ("metrics", "baselines", "sets", "settings", "seconds")
+    target = judge_target(folder, data=specs["cifar10-train"], test=specs["cifar10-test"])
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return {
         "name": run.name,
@@ -133,7 +135,7 @@ def document(run: Run, seed: int, folder: Path, data: Path) -> dict[str, Any]:
         "epochs": config.training.epochs,
         "training_seconds": round(seconds(rows, config.training.batch_size), 1),
         "hardware": describe_machine(here),
-        "command": "python " + " ".join(sys.argv),
+        "command": f"{COMMAND} --data {data} --runs {folder.parent} --only {run.name} --seeds {seed}",
         "chosen_on": TUNED_ON_LABELS_OF,
         "health": {
             "verdict": health.verdict(rows, config),
@@ -141,8 +143,16 @@ def document(run: Run, seed: int, folder: Path, data: Path) -> dict[str, Any]:
         },
         "effective_rank": rows[-1]["feature_rank"],
         "results": {name: {key: row[key] for key in kept if key in row} for name, row in results.items()},
+        "target": {name: row["metrics"] for name, row in target.items()},
         "configuration": configs.to_tree(config),
     }
+
+
+def judge_target(folder: Path, *, data: str, test: str) -> dict[str, Any]:
+    """kNN and linear probe of the target network, which the papers of DINO and iBOT judge."""
+    place = folder.with_name(f"{folder.name}-target")
+    export(folder, place, format="safetensors", network="target", again=True)
+    return evaluate(place, protocols=["knn", "linear"], data=data, test=test)
 
 
 def seconds(rows: list[dict[str, Any]], batch: int) -> float:
@@ -183,7 +193,10 @@ def main() -> None:
     warnings.simplefilter("ignore")
     wanted = STAGES[options.stage] if options.stage else [run for runs in STAGES.values() for run in runs]
     if options.only:
-        wanted = [run for run in wanted if run.name in options.only.split(",")]
+        named = {run.name: run for run in wanted}
+        if unknown := [name for name in options.only.split(",") if name not in named]:
+            parser.error(f"--only names {', '.join(unknown)}; there are {', '.join(named)}")
+        wanted = [named[name] for name in options.only.split(",")]
     more = dict(field.split("=", 1) for field in options.fields)
     for seed in map(int, options.seeds.split(",")):
         for run in wanted:

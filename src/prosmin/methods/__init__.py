@@ -1,4 +1,4 @@
-"""The methods: views in, one loss a picture out. A new method is one file and one line here."""
+"""The methods: views in, one loss a picture out. docs/extending.md tells how to add one."""
 
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable

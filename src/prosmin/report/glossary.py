@@ -54,7 +54,6 @@ class Metric:
 METRICS = {
     "top1": Metric("top-1 accuracy", "higher", True),
     "top1_k200": Metric("top-1 accuracy, k = 200", "higher", True),
-    "top5": Metric("top-5 accuracy", "higher", True),
     "nll": Metric("negative log-likelihood", "lower"),
     "ece": Metric("calibration error (ECE)", "lower"),
     "ece_floor": Metric("ECE floor at this size"),
@@ -68,7 +67,6 @@ METRICS = {
     "fpr_at_95_tpr_in": Metric("FPR at 95 % TPR, in positive", "lower", True),
     "fpr_at_95_tpr_out": Metric("FPR at 95 % TPR, out positive", "lower", True),
     "recall_at_1": Metric("recall at 1 (R@1)", "higher", True),
-    "r_at_1": Metric("recall at 1 (R@1)", "higher", True),
     "r_auroc": Metric("R-AUROC: does uncertainty predict a wrong neighbour", "higher"),
     "aurc": Metric("area under the risk-coverage curve", "lower"),
     "aurc_optimal": Metric("the same in the best possible order"),
@@ -95,7 +93,7 @@ METRICS = {
     "spearman_feature_norm": Metric("rank correlation with the length of the features"),
     "map_neighbours_kept": Metric("neighbours the map keeps together", "", True),
 }
-ACCURACIES = ("top1", "top1_k200", "top5", "recall_at_1", "r_at_1")
+ACCURACIES = ("top1", "top1_k200", "recall_at_1")
 """Shares of right answers, each of one picture: their interval follows from the number of pictures."""
 MAIN = (
     "top1", "nll", "ece", "mean_error", "mean_nll", "mean_ece", "mce", "relative_mce", "clean_error",

@@ -42,11 +42,6 @@ class RunFolder:
         """The trained encoder; it exists once the run has finished."""
         return self.path / "encoder.safetensors"
 
-    @property
-    def results(self) -> Path:
-        """One JSON file a protocol."""
-        return self.path / "results"
-
     def read_config(self) -> Config:
         """The configuration the folder was started with."""
         if not self.config_file.is_file():

@@ -1,4 +1,4 @@
-"""The protocols by name: each takes a Context and returns a Result. A new one is one file and one line here."""
+"""The protocols by name: each takes a Context and returns a Result. docs/extending.md tells how to add one."""
 
 from collections.abc import Callable
 
