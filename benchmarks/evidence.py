@@ -114,13 +114,14 @@ def document(run: Run, seed: int, folder: Path, data: Path) -> dict[str, Any]:
     config = configs.resolve(recipe=run.recipe, overrides=fields)
     pretrain(config, folder)
     near, far = specs["cifar100-test"], specs["svhn-test10k"]
+    finds_strangers = "ood" in run.protocols
     results = evaluate(
         folder,
         protocols=run.protocols,
         data=specs["cifar10-train"],
         test=specs["cifar10-test"],
-        ood=[near, far],
-        options=Options(near=(near,)),
+        ood=[near, far] if finds_strangers else [],
+        options=Options(near=(near,)) if finds_strangers else Options(),
     )
     kept = ("metrics", "baselines", "sets", "settings", "seconds")
     target = judge_target(folder, data=specs["cifar10-train"], test=specs["cifar10-test"])
