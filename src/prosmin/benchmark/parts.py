@@ -10,7 +10,7 @@ from prosmin.benchmark.sizes import count_parameters
 from prosmin.benchmark.timing import measure
 from prosmin.benchmark.trainer import Trainer, random_orders
 from prosmin.config import METHOD_TITLES, Config, fingerprint
-from prosmin.data.feed import AHEAD, Feed, StreamFeed
+from prosmin.data.feed import AHEAD, MORE_BAD, Feed, StreamFeed
 from prosmin.data.sources import Source
 from prosmin.data.views import GLOBAL_VIEWS
 
@@ -48,7 +48,9 @@ def time_decoding(source: Source, config: Config, device: torch.device) -> dict[
     """Reading and decoding alone, as a stream does it; None for pictures that come decoded."""
     if isinstance(source.read(0), Tensor):
         return None
-    stream = StreamFeed(source, device=device, max_bad=config.data.max_bad, nvjpeg=config.compute.nvjpeg)
+    stream = StreamFeed(
+        source, device=device, max_bad=config.data.max_bad, nvjpeg=config.compute.nvjpeg, option=MORE_BAD
+    )
     batch = config.training.batch_size
     with closing(stream.batches(random_orders(len(source), batch=batch))) as batches:  # type: ignore[type-var]
         return measure(lambda: next(batches), device, warmup=AHEAD + 1).row(batch)
