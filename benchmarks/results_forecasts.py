@@ -36,7 +36,6 @@ SCALE_RATIO = Metric("scale / constant scale", _ratio, better=0, percent=False, 
 
 INTERVALS = (*COVERAGE.values(), JOINT)
 SHAPE = (ERROR_RATIO, PIT, SKILL, CLIMATOLOGY)
-ALONG = (COVERAGE[50], COVERAGE[90], SKILL, CLIMATOLOGY, SCALE_RATIO)
 
 
 def forecasts(names: Iterable[str], runs: Runs) -> list[str]:
@@ -44,7 +43,8 @@ def forecasts(names: Iterable[str], runs: Runs) -> list[str]:
     found = {name: runs[name] for name in names if any(run.has_forecast for run in runs.get(name, []))}
     if not found:
         return ["Not run yet."]
-    return [*_table(INTERVALS, found), "", *_table(SHAPE, found)]
+    found = {f"`{name}`": seeds for name, seeds in found.items()}
+    return [*_table("run", INTERVALS, found), "", *_table("run", SHAPE, found)]
 
 
 def in_short(seeds: Seeds) -> str:
@@ -56,15 +56,13 @@ def in_short(seeds: Seeds) -> str:
 
 
 def along(values: dict[str, str], runs: Runs, *, title: str) -> list[str]:
-    """How the forecasts change with a field: value -> name of its run."""
+    """The same along a field, value -> name of its run, and the scale against the constant one."""
     found = {value: runs[name] for value, name in values.items() if any(r.has_forecast for r in runs.get(name, []))}
-    lines = head(title, "seeds", *(metric.title for metric in ALONG))
-    rows = [row(value, seed_list(seeds), *(cell(metric, seeds) for metric in ALONG)) for value, seeds in found.items()]
-    return [*lines, *rows] if rows else []
+    return [*_table(title, INTERVALS, found), "", *_table(title, (*SHAPE, SCALE_RATIO), found)] if found else []
 
 
-def _table(columns: tuple[Metric, ...], found: Runs) -> list[str]:
-    lines = head("run", "seeds", *(metric.title for metric in columns))
+def _table(title: str, columns: tuple[Metric, ...], found: Runs) -> list[str]:
+    lines = head(title, "seeds", *(metric.title for metric in columns))
     for name, seeds in found.items():
-        lines.append(row(f"`{name}`", seed_list(seeds), *(cell(metric, seeds) for metric in columns)))
+        lines.append(row(name, seed_list(seeds), *(cell(metric, seeds) for metric in columns)))
     return lines

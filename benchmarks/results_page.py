@@ -177,8 +177,6 @@ def _forecasts(page: Page, runs: Runs) -> None:
     page.add(words.FORECASTS)
     tabled = [name for table in TABLES for name in planned(table.stage)]
     page.add(*forecasts([*tabled, *_unplanned(runs)], runs))
-    if found := foretelling(runs):
-        page.add("What foretells a wrong neighbour best, by R-AUROC in per cent:", "", *found)
 
 
 def _scores(page: Page, runs: Runs) -> None:
@@ -206,6 +204,10 @@ def _claims(page: Page, runs: Runs) -> None:
                 cells.append("not measured" if each is None else f"{write_difference(metric, each)} {each.word}")
             rows.append(f"| {metric.title} | {' | '.join(cells)} |")
         page.add(f"| difference in | {titles} |", "|---" * (len(found) + 1) + "|", *rows)
+    if orders := foretelling(runs):
+        page.add(
+            "Which order foretells a wrong neighbour best within ProSMIN's runs, R-AUROC in per cent:", "", *orders
+        )
     page.add("## Claim: it cannot collapse")
     page.add(words.COLLAPSE)
     page.add(*collapse(runs, planned("lam")))

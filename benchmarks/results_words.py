@@ -58,6 +58,14 @@ READING = f"""\
   has no scale. Beside it stand orders that every encoder has: the distance to the nearest training pictures, the
   variance between views, a short feature, a picture of low sharpness. A scale is worth having where it beats them;
   *Spearman with feature norm* says how far the uncertainty is the length of the feature over again (-1 or 1).
+- *N % intervals hold*: the share of coordinates within the forecast's central N %. N is right, less is too sure.
+- *90 % ellipsoids hold*: the share of whole embeddings within the region that should hold 90 %. It takes the
+  coordinates as independent, as the forecast does; where they are not it is off even if every interval holds.
+- *squared error ratio*: squared error over forecast variance. 1 is right, 4 is half the spread that it should be.
+- *PIT distance*: the largest gap between the distribution of the forecast's quantiles and the uniform one. 0 is right.
+- *skill against one scale*: 1 less the ratio of energy scores to the same means with one constant scale, fitted on
+  training pictures. Above 0 a scale of its own for every picture is worth something.
+- *skill against climatology*: the same against a forecast that does not look at the picture.
 - The default out-of-distribution score is `{DEFAULT}`.
 - *not run*: there is no file. *not measured*: the file has no such number. *other severities*: its corruptions were
   stronger or milder than those of most runs of the table."""
@@ -70,16 +78,7 @@ epochs. Its kNN takes k = 200 and the best epoch on the test pictures; ours is t
 FORECASTS = """\
 Runs that forecast the target network's embedding of another view of the picture, on at most 512 test pictures. No
 method is ranked by this: the others forecast nothing that could be observed. Brackets are the files' 95 % intervals
-over the pictures. The runs along one field stand under [Ablations](#ablations).
-
-- *N % intervals hold*: the share of coordinates within the forecast's central N %. N is right, less is too sure.
-- *90 % ellipsoids hold*: the share of whole embeddings within the region that should hold 90 %. It takes the
-  coordinates as independent, as the forecast does; where they are not it is off even if every interval holds.
-- *squared error ratio*: squared error over forecast variance. 1 is right, 4 is half the spread that it should be.
-- *PIT distance*: the largest gap between the distribution of the forecast's quantiles and the uniform one. 0 is right.
-- *skill against one scale*: 1 less the ratio of energy scores to the same means with one constant scale, fitted on
-  training pictures. Above 0 a scale of its own for every picture is worth something.
-- *skill against climatology*: the same against a forecast that does not look at the picture."""
+over the pictures. The runs along one field stand under [Ablations](#ablations)."""
 
 SCORES = """\
 AUROC in per cent, near (CIFAR-100) / far (SVHN); the best score of a run in bold. Strangers are the positive class.

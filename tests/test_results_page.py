@@ -235,6 +235,21 @@ def test_every_order_stands_beside_the_uncertainty(page):
     assert [row[heading][:4] for heading in headings] == wanted["ProSMIN"]
 
 
+@pytest.mark.parametrize(
+    ("scale", "words"),
+    [
+        (0.70, "`scale` is best with 70.0 [68.7, 71.3], before `view variance` (57.0 [55.7, 58.3])"),
+        (0.58, "`scale` is best with 58.0 [56.7, 59.3], not told apart from `view variance` (57.0 [55.7, 58.3])"),
+        (0.50, "`view variance` is best with 57.0 [55.7, 58.3], not told apart from `distance` (55.0 [53.7, 56.3])"),
+    ],
+)
+def test_the_scale_is_held_against_the_other_orders_of_its_run(tmp_path, scale, words):
+    made = document(f"{RESNET}-prosmin-100")
+    made["results"]["uncertainty"]["metrics"]["r_auroc"] = scale
+    claim = section(text(save(tmp_path, made)), "## Claim: the probabilistic part helps")
+    assert f"- ResNet-18, 100 epochs, tuned: {words}." in claim
+
+
 def test_whether_the_forecast_holds(page):
     part = section(page, "## Does the forecast hold?")
     for name, mark in ((f"{RESNET}-prosmin-100-first", ""), ("a-run-of-its-own", " [89.0, 91.5]")):
