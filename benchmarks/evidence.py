@@ -92,6 +92,8 @@ STAGES: dict[str, list[Run]] = {
         heads__bottleneck_batchnorm="false",
     ),
     "axes": [
+        *_axis("loss.identification", ["0"], short="identification"),
+        *_axis("loss.same_view", ["true"], short="same-view"),
         *_axis("loss.samples", ["2", "4", "8", "16"], short="samples"),
         *_axis("target.momentum", ["0.9", "0.95", "0.99", "0.996"], short="momentum"),
         *_axis("heads.dim", ["256", "1024", "2048", "4096"], short="dim"),

@@ -41,7 +41,7 @@ AXES = {
     "dim": ("heads.dim", "Size of the embedding"),
 }
 """Figures of the paper beside lam: short name -> field and title."""
-SWITCHES = {"rule": "scoring rule", "norm": "norm", "batchnorm": "BatchNorm in the heads", "predictor": "predictor"}
+SWITCHES = ("identification", "same-view", "rule", "norm", "batchnorm", "predictor")
 REFERENCE = f"{evidence.RESNET}-samples-4"
 """The run that switches are held against: everything as the recipe has it."""
 
@@ -224,7 +224,7 @@ def _ablations(page: Page, runs: Runs) -> None:
         if len(points) > 1:
             page.show(short, f"kNN and linear top-1 against {field}", draw_axis(points, field=field))
         _axis(page, values, runs, field=field)
-    page.add(f"### {', '.join(SWITCHES.values())}".replace("### s", "### S"))
+    page.add("### Single fields")
     names = [name for short in SWITCHES for name in _values(short, planned("axes")).values()]
     if len(missing(names, runs)) == len(names):
         page.add(f"Not run yet: {', '.join(f'`{name}`' for name in names)}.")

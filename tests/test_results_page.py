@@ -621,9 +621,7 @@ def test_methods_without_a_scale_have_none_of_its_scores(page):
 
 
 def test_switches_say_in_what_they_differ(page):
-    row = cells(
-        section(page, "### Scoring rule, norm, BatchNorm in the heads, predictor"), f"`{RESNET}-norm-coordinate`"
-    )
+    row = cells(section(page, "### Single fields"), f"`{RESNET}-norm-coordinate`")
     assert row["differs in"] == "`loss.norm` coordinate for euclidean"
     assert row["kNN top-1 %"] == "55.0 [54.0, 56.0]"
 
