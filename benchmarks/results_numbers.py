@@ -155,6 +155,15 @@ def _share(title: str, protocol: str, name: str, *, better: int = 1) -> Metric:
     )
 
 
+def _of_target(title: str, protocol: str) -> Metric:
+    return Metric(
+        title,
+        lambda run: run.document.get("target", {}).get(protocol, {}).get("top1"),
+        better=1,
+        sampling=lambda run, value: binomial(value),
+    )
+
+
 def _low_shot(title: str, share: str) -> Metric:
     """Its interval holds the draw of the labels too."""
 
@@ -222,6 +231,8 @@ def _best(group: str) -> Column:
 
 
 KNN = _share("kNN top-1 %", "knn", "top1")
+TARGET_KNN = _of_target("target's kNN top-1 %", "knn")
+TARGET_LINEAR = _of_target("target's linear top-1 %", "linear")
 KNN_WIDE = _share("kNN top-1 %, k = 200", "knn", "top1_k200")
 LINEAR = _share("linear top-1 %", "linear", "top1")
 ONE_PERCENT = _low_shot("1 % of labels, top-1 %", "1pct")
@@ -285,8 +296,11 @@ def _same(metric: Metric) -> Column:
     return lambda seeds: metric
 
 
+TARGET = "The target network's features"
+"""A table that is left out where no file has its numbers: runs before the target was judged too."""
 BLOCKS: dict[str, dict[str, Column]] = {
     "Representation": {metric.title: _same(metric) for metric in (KNN, KNN_WIDE, LINEAR, ONE_PERCENT, TEN_PERCENT)},
+    TARGET: {metric.title: _same(metric) for metric in (TARGET_KNN, TARGET_LINEAR)},
     "Probabilities on clean pictures": {metric.title: _same(metric) for metric in (NLL, ECE)},
     "Probabilities under corruption": {
         metric.title: _same(metric)

@@ -17,6 +17,7 @@ from results_numbers import (
     RANK,
     SCALE,
     SCORE,
+    TARGET,
     TARGET_STD,
     Column,
     Metric,
@@ -45,6 +46,8 @@ def methods(table: Table, recipe: str, runs: Runs) -> list[str]:
     places: dict[str, int] = {}
     alike = comparable(names.values(), runs)
     for title, columns in BLOCKS.items():
+        if title == TARGET and not any(_numbers(column, names, alike) for column in columns.values()):
+            continue
         lines += [f"**{title}**", "", *head("method", "seeds", *columns)]
         cells = {heading: _column(column, names, runs, alike) for heading, column in columns.items()}
         for method, name in names.items():

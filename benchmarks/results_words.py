@@ -19,7 +19,8 @@ and needs a ViT.
 
 The methods of a table share engine, pictures, backbone, epochs and batch. Rates, number of views, momentum and heads
 are each method's own: MoCo v3 sees two views of a picture where the others see more. Features are the online
-network's for every method, also for DINO and iBOT, whose papers judge the teacher.
+network's for every method, also for DINO and iBOT, whose papers judge the teacher; where a run's file has the target
+network's too, they have a table of their own.
 
 The training pictures were read from JPEG copies (quality 92, no chroma subsampling, about 37 dB to the original
 pixels), all test sets from lossless ones: training on the original files may give slightly other numbers."""

@@ -347,6 +347,18 @@ def test_earlier_code_is_known_by_what_its_file_lacks(tmp_path):
     assert words not in text(tmp_path)
 
 
+def test_the_target_network_has_a_table_where_it_was_judged(tmp_path):
+    ours, dino = (document(f"{RESNET}-{method}-100") for method in ("prosmin", "dino"))
+    title = "**The target network's features**"
+    assert title not in text(save(tmp_path, ours, dino))
+    dino["target"] = {"knn": {"top1": 0.66}, "linear": {"top1": 0.77}}
+    page = text(save(tmp_path, dino))
+    assert title in page
+    rows = [cells(section(page, "### ResNet-18, 100 epochs"), row) for row in ("ProSMIN", "DINO")]
+    assert [row["target's kNN top-1 %"].strip("*")[:4] for row in rows] == ["not ", "66.0"]
+    assert rows[1]["target's linear top-1 %"].strip("*").startswith("77.0")
+
+
 OLD = "ImageNet-C's, at the size the encoder sees"
 
 
