@@ -121,6 +121,22 @@ def test_help_lists_every_field_under_the_methods_that_have_it(capsys):
     assert "--loss.mask_ratio (default (0.1, 0.5))" in sections["ibot"]
 
 
+def test_help_says_what_a_field_with_a_fixed_choice_may_be(capsys):
+    with pytest.raises(SystemExit):
+        main(["pretrain", "--help"])
+    told = capsys.readouterr().out
+    for name, choices in (
+        ("loss.rule", "energy, crps, kernel"),
+        ("heads.last", "learned, fixed"),
+        ("target.start", "copy, independent"),
+        ("compute.precision", "32-true, bf16-mixed, 64-true"),
+        ("training.logger", "none, tensorboard, wandb"),
+        ("method.name", "prosmin, dino, ibot, mocov3"),
+    ):
+        line = told.partition(f"--{name} (default ")[2].splitlines()[1]
+        assert line.endswith(f"one of: {choices}"), line
+
+
 def test_views_writes_a_sheet_and_one_line(capsys, tmp_path):
     out = tmp_path / "sheet.png"
     status, said, err = run(capsys, "views", "--out", str(out), "--pictures", "2", "--views.local", "3", "--step", "1")

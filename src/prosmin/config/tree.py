@@ -155,7 +155,11 @@ def to_yaml(config: Config) -> str:
 
 
 def describe(method: str = "prosmin") -> Iterator[tuple[str, str, str]]:
-    """Every field with its default and its line, for the help text."""
+    """Every field with its default and its line, for the help text; a fixed choice with its values."""
     for group, cls in groups(method).items():
+        hints = typing.get_type_hints(cls)
         for field in dataclasses.fields(cls):
-            yield f"{group}.{field.name}", str(field.default), field.metadata["doc"]
+            hint, line = hints[field.name], field.metadata["doc"]
+            if typing.get_origin(hint) is Literal:
+                line += f"; one of: {', '.join(map(str, typing.get_args(hint)))}"
+            yield f"{group}.{field.name}", str(field.default), line
