@@ -164,6 +164,17 @@ except SystemExit as left:
     assert "pretrain" in done.stdout
 
 
+def test_debug_is_in_the_help_and_shows_where_an_error_came_from(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "--debug " in capsys.readouterr().out
+    for arguments in (["--debug", "report", "nowhere"], ["report", "nowhere", "--debug"]):
+        status, _, err = run(capsys, *arguments)
+        assert status == 1
+        assert err.startswith("Traceback")
+        assert "\nprosmin: " in err
+
+
 def test_the_module_is_the_same_command():
     done = subprocess.run([sys.executable, "-m", "prosmin", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"prosmin {prosmin.__version__}\n"

@@ -99,6 +99,8 @@ def _parser() -> Parser:
         description="Image representations, learned without labels, that know how sure they are.",
     )
     parser.add_argument("--version", action="version", version=f"prosmin {__version__}")
+    # For its line in the help alone: `main` takes it out beforehand, since it may stand anywhere.
+    parser.add_argument("--debug", action="store_true", help="anywhere in a command: an error shows where it came from")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
     def command(
