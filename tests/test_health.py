@@ -1,4 +1,6 @@
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,6 +45,40 @@ def rows(**columns):
 def test_the_verdict_is_in_words(lines, parts):
     for part in parts:
         assert part in health.verdict(lines)
+
+
+@pytest.mark.parametrize(
+    ("losses", "diverges"),
+    [
+        ([3.7, 8e15, 3e18], True),
+        ([3e18], True),  # a short run has one line
+        ([3.7, math.nan], True),
+        ([3.7, math.inf], True),
+        ([0.02, 12.0], True),
+        ([-13.0, 150.0], True),
+        ([0.02, 9.0], False),  # a loss near 0 rises while targets spread
+        ([3.7, 30.0], False),
+        ([-13.0, -2.0, -130.0], False),  # a score without a minimum falls, and that is not this
+        ([3.7, 900.0, 3.0], False),  # a spike that is over
+    ],
+)
+def test_a_loss_that_runs_away_is_no_healthy_run(losses, diverges):
+    size = len(losses)
+    word = health.verdict(rows(loss=losses, target_std=[0.05] * size, feature_rank=[9.0] * size)).split(":")[0]
+    assert word == ("diverging" if diverges else "healthy")
+
+
+def test_what_to_do_about_a_loss_that_runs_away(tiny):
+    lines = rows(loss=[3.7, 3e18], target_std=[0.05, 0.03])
+    assert health.verdict(lines, tiny()) == "diverging: loss 3e+18, 3.7 at the start; lower optimizer.lr"
+    assert health.verdict(lines, tiny(optimizer__clip="null")).endswith("lower optimizer.lr, or set optimizer.clip")
+
+
+def test_no_finished_run_of_ours_is_called_diverging():
+    found = sorted((Path(__file__).parents[1] / "benchmarks" / "results").glob("*-s0.json"))
+    paths = {path.name: json.loads(path.read_text()).get("health", {}).get("path", []) for path in found}
+    assert sum(map(bool, paths.values())) > 5
+    assert [name for name, path in paths.items() if path and health.is_diverged(path)] == []
 
 
 @pytest.mark.parametrize(

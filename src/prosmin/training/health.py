@@ -12,6 +12,8 @@ COLLAPSED_RANK = 2.0
 PATIENCE = 3  # logged lines in a row before a collapse is one: a single batch may look odd
 HOST_RANK = 1024  # sides of a Gram matrix up to which the host finds its spectrum while a GPU goes on; above, too slow
 SHRUNK_RANK = 0.35  # share of the first rank seen; below it features leave their dimensions while the loss looks fine
+RISEN = 10.0  # sizes of the first loss, at least 1, by which a loss may rise: healthy ones end below where they began
+LARGEST_LOSS = 1e4  # losses compare vectors of length one and are tens at most; for runs with a single logged line
 
 
 @torch.no_grad()
@@ -68,6 +70,9 @@ def verdict(rows: list[dict[str, float]], config: Config | None = None) -> str:
     if not rows:
         return "no steps yet"
     last = rows[-1]
+    if is_diverged(rows):
+        began = f", {rows[0]['loss']:.4g} at the start" if len(rows) > 1 else ""
+        return f"diverging: loss {last['loss']:.4g}{began}; {_calmer(config)}"
     if is_collapsed(last):
         return f"collapsing: {_signs(last)} since step {_since(rows)}; {_advice(config)}"
     first = next((row["feature_rank"] for row in rows if "feature_rank" in row), 0.0)
@@ -106,6 +111,13 @@ def is_collapsed(row: dict[str, float]) -> bool:
     return row.get("target_std", 1.0) < COLLAPSED_STD or row.get("feature_rank", 99.0) < COLLAPSED_RANK
 
 
+def is_diverged(rows: list[dict[str, float]]) -> bool:
+    """Whether the last logged loss is no number, or far above the first: in its size, since losses may be negative."""
+    first, last = rows[0].get("loss", 0.0), rows[-1].get("loss", 0.0)
+    highest = min(first + RISEN * max(abs(first), 1.0), LARGEST_LOSS)
+    return not last <= highest  # nor is NaN
+
+
 def _signs(row: dict[str, float]) -> str:
     return f"target std {row.get('target_std', math.nan):.1e}, feature rank {row.get('feature_rank', math.nan):.1f}"
 
@@ -120,6 +132,11 @@ def _advice(config: Config | None) -> str:
     if config is not None and getattr(config.heads, "bottleneck_batchnorm", True) is False:
         steps.append("turn on heads.bottleneck_batchnorm")
     return ", or ".join([*steps, "lower optimizer.lr"])
+
+
+def _calmer(config: Config | None) -> str:
+    unclipped = config is not None and config.optimizer.clip is None
+    return "lower optimizer.lr" + (", or set optimizer.clip" if unclipped else "")
 
 
 def _since(rows: list[dict[str, float]]) -> int:
