@@ -216,23 +216,59 @@ def test_too_few_pictures_are_refused(tmp_path, tiny):
         pretrain(tiny(training__batch_size="99999"), tmp_path / "run")
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path, tiny, monkeypatch):
+@pytest.fixture
+def poison(monkeypatch):
+    """A function that makes the losses of some pictures of a step infinite."""
     from prosmin.methods.prosmin import ProSMIN
 
     score = ProSMIN.score
 
-    def poisoned(self, mean, scale, target, draws):
-        losses = score(self, mean, scale, target, draws)
-        return torch.where(torch.arange(len(losses)) == 5, losses / 0.0, losses) if draws.step == 4 else losses
+    def into(step, pictures):
+        def poisoned(self, mean, scale, target, draws):
+            losses = score(self, mean, scale, target, draws)
+            return (
+                torch.where(torch.arange(len(losses)) < pictures, losses / 0.0, losses)
+                if draws.step == step
+                else losses
+            )
 
-    monkeypatch.setattr(ProSMIN, "score", poisoned)
+        monkeypatch.setattr(ProSMIN, "score", poisoned)
+
+    return into
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path, tiny, poison):
+    poison(step=4, pictures=1)
     run = tmp_path / "run"
-    with pytest.raises(ProsminError, match=r"Step 4 was not applied: its loss is not finite for 1 pictures: .+"):
+    words = (
+        r"Step 4 was not applied: its loss is not finite for 1 picture: [^,]+\. The checkpoint step-00000004 is whole\."
+    )
+    with pytest.raises(ProsminError, match=words):
         pretrain(tiny(), run)
     checkpoint, damaged = checkpoints.load_newest(run / "checkpoints")
     assert checkpoint.step == 4
     assert not damaged
     assert all(bool(torch.isfinite(t).all()) for t in checkpoint.model.values())
+
+
+@pytest.mark.parametrize(
+    ("fields", "advice"),
+    [
+        ({}, "Lower optimizer.lr or optimizer.clip; that is another run and needs another --out."),
+        (
+            {"compute__precision": "bf16-mixed", "optimizer__clip": "null"},
+            "Lower optimizer.lr or set optimizer.clip; that is another run and needs another --out. "
+            "Or go on with this one in --compute.precision 32-true.",
+        ),
+    ],
+)
+def test_advice_on_a_loss_that_is_not_finite_fits_the_run(tmp_path, tiny, poison, fields, advice):
+    poison(step=0, pictures=16)
+    with pytest.raises(ProsminError) as stopped:
+        pretrain(tiny(**fields), tmp_path / "run")
+    said = str(stopped.value)
+    assert "not finite for 16 pictures: " in said
+    assert said.endswith(f" and 11 more. No checkpoint was written before it. {advice}")
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoint_whole(tmp_path, tiny, monkeypatch):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from prosmin.config import Config
 from prosmin.data.feed import Feed
-from prosmin.training import health
+from prosmin.training import checkpoints, health
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.processes import Processes
 from prosmin.training.progress import TrainingProgress
@@ -42,7 +42,7 @@ class Logbook:
         self.watch = health.Watch(config, run.read_metrics() if fabric.is_global_zero else [])
         self._fabric, self._run, self._feed = fabric, run, feed
         self._progress, self._processes = progress, processes
-        self._batch_size = config.training.batch_size
+        self._config = config
         self._taken: list[tuple[int, Step, Tensor]] = []  # steps with their pictures' numbers
         self._asked: tuple[list[tuple[int, Step, Tensor]], dict[str, Any] | None, Reading] | None = None
         self._logged, self._logged_at = start, time.monotonic()
@@ -75,7 +75,7 @@ class Logbook:
         taken, line, reading = self._asked
         self._asked = None
         numbers = reading.read()
-        refuse_unusable(taken, numbers.pop("finite").tolist(), self._feed.key)
+        refuse_unusable(taken, numbers.pop("finite").tolist(), self._feed.key, next_steps=self._next_steps)
         return None if line is None else self._write(line, numbers, knn, method)
 
     def _write(
@@ -85,7 +85,7 @@ class Logbook:
         row = line | {"loss": float(numbers.pop("loss")), "grad_norm": float(numbers.pop("grad_norm"))}
         row |= health.numbers(numbers) | self._memory()
         seconds = time.monotonic() - self._logged_at
-        row["images_per_second"] = round(self._batch_size * (step - self._logged) / seconds, 1)
+        row["images_per_second"] = round(self._config.training.batch_size * (step - self._logged) / seconds, 1)
         score = None
         if knn is not None and method is not None:
             score = row["knn_top1"] = knn(method)
@@ -97,6 +97,17 @@ class Logbook:
             if sentence := self.watch.see(row):
                 print(f"warning: {sentence}", file=sys.stderr, flush=True)
         return score
+
+    def _next_steps(self) -> str:
+        """What is left of a run whose numbers are none, and what to change, as far as its configuration has it."""
+        saved = checkpoints.newest_names(self._run.checkpoints)
+        kept = f"The checkpoint {saved[0]} is whole." if saved else "No checkpoint was written before it."
+        optimizer, compute = self._config.optimizer, self._config.compute
+        clip = "set optimizer.clip" if optimizer.clip is None else "optimizer.clip"
+        change = f"Lower optimizer.lr or {clip}; that is another run and needs another --out."
+        if compute.precision == "bf16-mixed":
+            change += " Or go on with this one in --compute.precision 32-true."
+        return f"{kept} {change}"
 
     def _memory(self) -> dict[str, float]:
         on_gpu = self._fabric.device.type == "cuda"

@@ -108,7 +108,11 @@ def slim(done: Step) -> Step:
 
 
 def refuse_unusable(
-    taken: Sequence[tuple[int, Step, Tensor]], finite: Sequence[bool], key: Callable[[int], str]
+    taken: Sequence[tuple[int, Step, Tensor]],
+    finite: Sequence[bool],
+    key: Callable[[int], str],
+    *,
+    next_steps: Callable[[], str],
 ) -> None:
     """Stop the run at the first step, of some with their pictures' numbers, whose loss or gradient is not finite."""
     for (step, done, index), is_finite in zip(taken, finite, strict=True):
@@ -116,15 +120,13 @@ def refuse_unusable(
             continue
         bad = (~torch.isfinite(done.output.losses)).tolist()
         named = [key(i) for i, is_bad in zip(index.tolist(), bad, strict=True) if is_bad]
-        where = (
-            f"its loss is not finite for {len(named)} pictures: {', '.join(named[:5])}"
-            if named
-            else "its gradient is not finite"
-        )
-        raise ProsminError(
-            f"Step {step} was not applied: {where}. The last checkpoint is whole; "
-            "lower optimizer.lr or optimizer.clip, or set compute.precision to 32-true."
-        )
+        where = f"its loss is not finite for {_some(named)}" if named else "its gradient is not finite"
+        raise ProsminError(f"Step {step} was not applied: {where}. {next_steps()}")
+
+
+def _some(pictures: Sequence[str], *, shown: int = 5) -> str:
+    more = f" and {len(pictures) - shown} more" if len(pictures) > shown else ""
+    return f"{len(pictures)} picture{'s' * (len(pictures) > 1)}: {', '.join(pictures[:shown])}{more}"
 
 
 def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
