@@ -30,8 +30,23 @@ def run(capsys, *arguments):
         (["pretrain", "--epochs", "5"], 2, ["'--epochs'. Did you mean --training.epochs?"]),
         (["pretrain", "--batch-size=5"], 2, ["'--batch-size=5'. Did you mean --training.batch_size?"]),
         (["pretrain", "--name", "dino"], 2, ["Did you mean --method.name or --backbone.name?"]),
+        (["pretrain", "--method", "dino"], 2, ["'--method'. Did you mean --method.name?"]),
+        (["pretrain", "--loss", "crps"], 2, ["loss is a group of fields: --loss.rule, --loss.norm, --loss.pairs, ..."]),
+        (["pretrain", "--method.name", "dinov2"], 2, ["method.name is 'dinov2'. Did you mean dino? Allowed: prosmin,"]),
+        (["pretrain", "--loss.rule", "enrgy"], 2, ["loss.rule is 'enrgy'. Did you mean energy? Allowed: energy, crps"]),
+        (
+            ["pretrain", "--views.blur", "0.5", "0.4", "0.3", "--training.epochs", "3"],
+            2,
+            ["'0.4'. A list is written with commas and no spaces: `--views.blur 0.5,0.4,0.3`."],
+        ),
+        (["pretrain", "--training.epochs", "3", "stray"], 2, ["does not take 'stray'. `prosmin pretrain --help`"]),
+        (["pretrain", "--recipe", "dmo"], 2, ["no recipe 'dmo'. Did you mean demo? There are: cifar10-resnet18,"]),
         (["pretrain", "--data", "fodler:x"], 2, ["'fodler:x' names no source. Did you mean folder:x?"]),
         (["evaluate", "run", "--protocol", "knn"], 2, ["'--protocol'. Did you mean --protocols?"]),
+        (["evaluate", "run", "--protocols", "kn"], 2, ["no protocol 'kn'. Did you mean knn? There are: knn, linear,"]),
+        (["evaluate", "run", "--protocols", "knn,"], 2, ["--protocols is 'knn,', in which a name is empty."]),
+        (["evaluate", "run", "--suite", "papr"], 2, ["no suite 'papr'. Did you mean paper? There are: paper."]),
+        (["evaluate", "run", "--corruptions", "fogg"], 2, ["no corruption 'fogg'. Did you mean fog? There are: gauss"]),
         (
             ["embed", "run", "--data", "photos", "--out", "x.parquet", "--referense", "y"],
             2,
@@ -79,6 +94,23 @@ def test_empty_and_missing_pictures_leave_nothing_behind(capsys, tmp_path, monke
     assert status == 2
     assert "views.local" in err
     assert [p.name for p in tmp_path.iterdir()] == ["empty"]
+
+
+def test_a_missing_folder_is_told_by_its_full_path_with_the_one_beside_it(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-pictures" / "holiday").mkdir(parents=True)
+    for spec, meant in (
+        ("my-picture", "my-pictures"),
+        ("my-picture@train", "my-pictures@train"),
+        ("my-pictures/holidays", "my-pictures/holiday"),
+        (f"{tmp_path}/my-picture", f"{tmp_path}/my-pictures"),
+    ):
+        status, _, err = run(capsys, "pretrain", "--data", f"folder:{spec}", "--out", "run")
+        assert status == 2
+        assert f"The folder {tmp_path / spec} of the data folder:{spec} does not exist." in err
+        assert f" Did you mean folder:{meant}?" in err
+    _, _, err = run(capsys, "pretrain", "--data", "folder:nowhere/to/be/found", "--out", "run")
+    assert "Did you mean" not in err
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import itertools
 import os
 import re
 import shlex
@@ -15,7 +16,7 @@ from typing import NoReturn
 from prosmin import __version__
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.options import Options, flag, read_options
-from prosmin.meant import closest, did_you_mean, meant_option
+from prosmin.meant import closest, did_you_mean, meant_option, suggest
 from prosmin.own_processes import Helpers, helpers
 
 # Modules that need torch, and that is nearly all, are imported by the command that needs them: `prosmin --help` does
@@ -272,7 +273,9 @@ def _fields(rest: list[str], parser: Parser) -> dict[str, str]:
     for word in words:
         name, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or "." not in name or not parser.takes_fields:
-            hint = _meant_option(name.lstrip("-"), parser) if word.startswith("-") else ""
+            hint = (
+                _meant_option(name.lstrip("-"), parser) if word.startswith("-") else _meant_list(fields, [word, *words])
+            )
             raise UsageError(
                 f"`{parser.prog}` does not take {word!r}.{hint} `{parser.prog} --help` lists what there is."
             )
@@ -291,6 +294,33 @@ def _meant_option(name: str, parser: Parser) -> str:
 
     fields = [field for method in configs.METHOD_GROUPS for field, _, _ in configs.describe(method)]
     return meant_option(name, flags=parser.flags(), fields=fields)
+
+
+def _meant_list(fields: dict[str, str], words: list[str]) -> str:
+    """Numbers that follow the number of a field were meant to be one list with it."""
+    name, value = next(reversed(fields.items()), ("", ""))
+    numbers = list(itertools.takewhile(re.compile(r"[\d.,]+").fullmatch, [value, *words]))
+    if len(numbers) < 2:
+        return ""
+    return f" A list is written with commas and no spaces: `--{name} {','.join(n.strip(',') for n in numbers)}`."
+
+
+def _names(text: str | None, *, option: str) -> list[str] | None:
+    """The names of an option that takes several; None where it was not given."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise UsageError(
+            f"{option} is {text!r}, in which a name is empty. Write one name, or several with a comma between."
+        )
+    return names
+
+
+def _check_known(kind: str, names: Sequence[str] | None, known: Collection[str]) -> None:
+    for name in names or ():
+        if name not in known:
+            raise UsageError(f"There is no {kind} {name!r}.{suggest(name, known)}")
 
 
 def _demo(options: argparse.Namespace, fields: dict[str, str]) -> None:
@@ -316,11 +346,17 @@ def _pretrain(options: argparse.Namespace, fields: dict[str, str]) -> None:
 
 
 def _evaluate(options: argparse.Namespace, fields: dict[str, str]) -> None:
-    from prosmin.evaluation.suite import evaluate
+    from prosmin.data.corruptions.names import ALL
+    from prosmin.evaluation.protocols import PROTOCOLS
+    from prosmin.evaluation.suite import SUITES, evaluate
     from prosmin.evaluation.table import print_table
 
-    names = options.protocols.split(",") if options.protocols else None
-    ood = options.ood.split(",") if options.ood else None
+    # Before the encoder is loaded, and with what may have been meant.
+    names = _names(options.protocols, option="--protocols")
+    ood = _names(options.ood, option="--ood")
+    _check_known("protocol", names, PROTOCOLS)
+    _check_known("suite", options.suite and [options.suite], SUITES)
+    _check_known("corruption", _names(options.corruptions, option="--corruptions"), ALL)
     print_table(
         evaluate(
             options.run_folder,
@@ -396,7 +432,7 @@ def _benchmark(options: argparse.Namespace, fields: dict[str, str]) -> None:
         recipe=None if options.config else options.recipe or "demo",
         file=options.config,
         overrides=fields,
-        methods=options.methods.split(",") if options.methods else [],
+        methods=_names(options.methods, option="--methods") or [],
         out=options.out,
         command=options.line,
     )

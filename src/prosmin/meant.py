@@ -15,14 +15,23 @@ def did_you_mean(*names: str | None) -> str:
     return f" Did you mean {' or '.join(found)}?" if found else ""
 
 
+def suggest(name: object, known: Iterable[str]) -> str:
+    """What may have been meant, and what there is."""
+    known = list(known)
+    return f"{did_you_mean(closest(str(name), known))} There are: {', '.join(known)}."
+
+
 def meant_option(name: str, *, flags: Iterable[str], fields: Iterable[str]) -> str:
-    """The same for an option of a command, given without dashes: one of its flags, or a field by its last part."""
-    plain = name.lower().replace("-", "_")
+    """The same for an option of a command, without dashes: one of its flags, or a field by its last part or group."""
+    plain, fields = name.lower().replace("-", "_"), list(dict.fromkeys(fields))
     by_last: dict[str, list[str]] = {}
-    for field in dict.fromkeys(fields):
+    for field in fields:
         by_last.setdefault(field.rpartition(".")[2], []).append(f"--{field}")
     if plain in by_last:
         return did_you_mean(*by_last[plain])
+    if group := [f"--{field}" for field in fields if field.startswith(f"{plain}.")]:
+        several = f" {plain} is a group of fields: {', '.join(group[:3])}{', ...' if len(group) > 3 else ''}."
+        return did_you_mean(*group) if len(group) == 1 else several
     if flag := closest(name.lower(), [flag.lstrip("-") for flag in flags]):
         return did_you_mean(f"--{flag}")
     return did_you_mean(*by_last.get(closest(plain, by_last) or "", []))

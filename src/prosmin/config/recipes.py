@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from prosmin.config.tree import GROUPS, Config, MethodConfig, Tree, build, suggest
+from prosmin.config.tree import GROUPS, Config, MethodConfig, Tree, build
 from prosmin.errors import UsageError
+from prosmin.meant import suggest
 
 
 def read_yaml(path: Path) -> Tree:

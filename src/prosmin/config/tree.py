@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from prosmin.config.checks import check, option
+from prosmin.config.checks import check, check_choice, option
 from prosmin.config.groups import (
     BackboneConfig,
     ComputeConfig,
@@ -21,7 +21,7 @@ from prosmin.config.groups import (
 )
 from prosmin.config.methods import METHOD_GROUPS, ProsminLoss
 from prosmin.errors import UsageError
-from prosmin.meant import closest, did_you_mean
+from prosmin.meant import suggest
 
 Tree = dict[str, Any]
 
@@ -33,7 +33,7 @@ class MethodConfig:
     name: str = option("prosmin", "one of: " + ", ".join(METHOD_GROUPS))
 
     def __post_init__(self) -> None:
-        check(self.name in METHOD_GROUPS, "method.name", self.name, ", ".join(METHOD_GROUPS))
+        check_choice("method.name", self.name, METHOD_GROUPS)
 
 
 GROUPS: dict[str, type] = {
@@ -97,12 +97,6 @@ def _build_group(group: str, cls: type, values: Any, method: str = "") -> Any:
     return cls(**{name: _convert(f"{group}.{name}", value, hints[name]) for name, value in values.items()})
 
 
-def suggest(name: str, known: typing.Iterable[str]) -> str:
-    """What may have been meant, and what there is."""
-    known = list(known)
-    return f"{did_you_mean(closest(str(name), known))} There are: {', '.join(known)}."
-
-
 def _convert(name: str, value: Any, hint: Any) -> Any:
     """A YAML value or command-line text as the type of its field."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -111,7 +105,7 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
             return None
         return _convert(name, value, next(arg for arg in args if arg is not types.NoneType))
     if origin is Literal:
-        check(value in args, name, value, ", ".join(str(a) for a in args))
+        check_choice(name, value, args)
         return value
     if origin is tuple:
         values = value.strip("[]()").split(",") if isinstance(value, str) else value

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from prosmin.data import splits
 from prosmin.errors import ProsminError, UsageError
+from prosmin.meant import closest, did_you_mean
 
 SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm",
@@ -116,10 +117,22 @@ def _folder(rest: str) -> Path:
         if folder.is_dir():
             return folder / splits.choose(split, _subfolders(folder), spec=f"folder:{base}")
     if not path.is_dir():
-        what = "is a file, not a folder" if path.is_file() else "does not exist"
-        raise UsageError(f"The folder {path} of the data folder:{rest} {what}.")
+        what = "is a file, not a folder." if path.is_file() else f"does not exist.{_meant(rest)}"
+        raise UsageError(f"The folder {path.absolute()} of the data folder:{rest} {what}")
     inside = set(_subfolders(path))
     return path / "train" if "train" in inside and inside & set(splits.ALIASES["test"]) else path
+
+
+def _meant(rest: str) -> str:
+    """The folder beside the missing one that looks most like it, with its split or without."""
+    base, at, split = rest.rpartition("@")
+    for name, tail in ((base, at + split), (rest, "")):
+        above = Path(name).expanduser().parent
+        if name and above.is_dir() and os.access(above, os.R_OK | os.X_OK):
+            near = closest(Path(name).name, _subfolders(above))
+            if near:
+                return did_you_mean(f"folder:{Path(name).with_name(near)}{tail}")
+    return ""
 
 
 def _subfolders(folder: Path) -> list[str]:
