@@ -13,8 +13,9 @@ import torch
 from PIL import Image
 
 from prosmin.data import feed as module
-from prosmin.data.feed import MemoryFeed, StreamFeed, clear_around, lay, open_feed, padded
+from prosmin.data.feed import MemoryFeed, StreamFeed, _zeros, clear_around, open_feed, padded
 from prosmin.data.pictures import load_pictures
+from prosmin.data.sources import open_source
 from prosmin.errors import ProsminError
 
 N = 24
@@ -283,11 +284,23 @@ def test_pages_of_an_earlier_size_are_used_and_outgrown(damaged, monkeypatch):
     assert sides[-1] == sides[-2] == stream._canvas
 
 
-def test_lay_covers_what_was_there():
-    page = np.full((4, 5, 3), 9, dtype=np.uint8)
-    lay(page, np.full((2, 3, 3), 1, dtype=np.uint8), clear=True)
-    assert page.sum() == 2 * 3 * 3
-    assert page[:2, :3].min() == 1
+def test_streamed_pictures_lie_in_zeros(damaged):
+    """Batch after batch, whether they fitted where the last ones lay or not."""
+    stream = StreamFeed(open_source(f"folder:{damaged}"), device=torch.device("cpu"), max_bad=0.2)
+    orders = [torch.arange(start, start + 3) % len(stream) for start in (0, 1, 2, 0, 0)]
+    for batch in stream.batches(orders):
+        for image, (height, width) in zip(batch.images, batch.sizes.tolist(), strict=True):
+            assert image[:, :height, :width].any()
+            assert not image[:, height:].any()
+            assert not image[:, :, width:].any()
+
+
+def test_memory_of_a_batch_is_zero_and_may_be_empty():
+    for size in (0, 1, 5 << 20):
+        found = _zeros(size)
+        assert found.shape == (size,)
+        assert not found.any()
+        found.fill_(7)  # it may be written
 
 
 def test_empty_source(tmp_path):

@@ -7,6 +7,8 @@ give the same pictures for the same order: an unreadable picture is replaced by 
 read.
 """
 
+import contextlib
+import mmap
 import sys
 import threading
 from collections import deque
@@ -232,7 +234,7 @@ class StreamFeed:
             def lay_again(start: int) -> None:
                 for i in range(start, min(start + step, len(found))):
                     (height, width), rest = found[i].size, found[i].rest
-                    lay(pages[i], small[i, :height, :width] if rest is None else rest, clear=self._stream is None)
+                    lay(pages[i], small[i, :height, :width] if rest is None else rest)
 
             list(workers.map(lay_again, starts))
         index = torch.tensor([item.number for item in found])
@@ -247,7 +249,7 @@ class StreamFeed:
     def _new_canvas(self, count: int, side: tuple[int, int]) -> Tensor:
         """Room for a batch; for a GPU pixel by pixel, as decoders write: rows are copied whole, the device sorts."""
         if self._stream is None:
-            return torch.empty(count, 3, *side, dtype=torch.uint8)
+            return _zeros(count * 3 * side[0] * side[1]).view(count, 3, *side)
         return torch.empty(count, *side, 3, dtype=torch.uint8, pin_memory=True)
 
     def _pages(self, canvas: Tensor) -> NDArray[np.uint8]:
@@ -260,15 +262,14 @@ class StreamFeed:
         height, width = pixels.shape[:2]
         if height > page.shape[0] or width > page.shape[1]:
             return _Laid(number, (height, width), pixels)
-        lay(page, pixels, clear=self._stream is None)
+        lay(page, pixels)
         return _Laid(number, (height, width), None)
 
     def _grown(self, size: tuple[int, int]) -> tuple[int, int]:
         """On a GPU the sides of a batch never shrink: code compiled for a shape then serves nearly every batch."""
-        if self._stream is None:
-            return size
         with self._lock:
-            self._canvas = (max(size[0], self._canvas[0]), max(size[1], self._canvas[1]))
+            largest = (max(size[0], self._canvas[0]), max(size[1], self._canvas[1]))
+            self._canvas = size if self._stream is None else largest
             return self._canvas
 
     def _find_part(self, numbers: list[int], pages: NDArray[np.uint8], stop: threading.Event) -> list["_Laid"]:
@@ -361,6 +362,15 @@ class _Laid(NamedTuple):
     rest: NDArray[np.uint8] | None  # (h, w, 3), where it had not
 
 
+def _zeros(size: int) -> Tensor:
+    """So many zero bytes, as the system gives them, in pages of 2 MiB where it has such: small ones take far longer."""
+    memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)[:size]
+
+
 def _await_room(in_use: "deque[torch.cuda.Event]", device: torch.device) -> None:
     """Note that all uses of a batch are in the queue now; wait, without Python's lock, while it holds too many."""
     used = torch.cuda.Event(blocking=True)
@@ -378,13 +388,10 @@ def padded(sizes: Tensor) -> tuple[int, int]:
     return -(-height // STRIDE) * STRIDE, -(-width // STRIDE) * STRIDE
 
 
-def lay(page: NDArray[np.uint8], picture: NDArray[np.uint8], *, clear: bool) -> None:
-    """The picture (h, w, 3) in the upper left corner of its page (H, W, 3); zeros in the rest, or what was there."""
+def lay(page: NDArray[np.uint8], picture: NDArray[np.uint8]) -> None:
+    """The picture (h, w, 3) in the upper left corner of its page (H, W, 3); in the rest what was there."""
     height, width = picture.shape[:2]
     page[:height, :width] = picture
-    if clear:
-        page[:height, width:] = 0
-        page[height:] = 0
 
 
 def clear_around(images: Tensor, sizes: Tensor) -> Tensor:
