@@ -196,6 +196,29 @@ except SystemExit as left:
     assert "pretrain" in done.stdout
 
 
+def test_slips_of_the_hand_are_told_without_torch(tmp_path):
+    """Importing it takes seconds; here it fails."""
+    program = """
+import sys
+from prosmin.cli import main
+sys.modules["torch"] = None
+assert main(["pretrain", "--trainin.x", "1"]) == 2
+assert main(["pretrain", "--training.epocs", "1"]) == 2
+assert main(["pretrain", "--loss.lam", "0.3"]) == 2
+assert main(["demo", "--views.blurr", "1"]) == 2
+assert main(["pretrain", "--recipe", "dmo"]) == 2
+assert main(["pretrain", "--epochs", "1"]) == 2
+assert main(["pretrain", "--data", "folder:nope"]) == 2
+assert main(["views", "--data", "folder:nope"]) == 2
+assert main(["embed", "run", "--data", "folder:nope", "--out", "x.parquet"]) == 2
+main(["pretrain", "--help"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Did you mean --training.epochs?" in done.stderr
+    assert "--loss.rule" in done.stdout
+
+
 def test_debug_is_in_the_help_and_shows_where_an_error_came_from(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])

@@ -20,7 +20,8 @@ from prosmin.meant import closest, did_you_mean, meant_option, suggest
 from prosmin.own_processes import Helpers, helpers
 
 # Modules that need torch, and that is nearly all, are imported by the command that needs them: `prosmin --help` does
-# not wait for it, and `prosmin doctor` can say that it is broken.
+# not wait for it, and `prosmin doctor` can say that it is broken. What can be checked without it is checked before: a
+# slip of the hand is told at once.
 
 ENCODER = "a run folder, one of Encoder.save, the name of a shipped encoder, or one of others: timm:NAME[@FILE]"
 """What a command takes that needs an encoder alone."""
@@ -323,16 +324,25 @@ def _check_known(kind: str, names: Sequence[str] | None, known: Collection[str])
             raise UsageError(f"There is no {kind} {name!r}.{suggest(name, known)}")
 
 
+def _check_folder(spec: str) -> None:
+    """A folder that there is not is told before torch is imported."""
+    from prosmin.data.folder import find_folder
+
+    if spec.startswith("folder:"):
+        find_folder(spec.removeprefix("folder:"))
+
+
 def _demo(options: argparse.Namespace, fields: dict[str, str]) -> None:
     from prosmin import config as configs
+
+    config = configs.resolve(recipe="demo", overrides=fields)
     from prosmin.demo import demo
 
-    demo(configs.resolve(recipe="demo", overrides=fields), options.out)
+    demo(config, options.out)
 
 
 def _pretrain(options: argparse.Namespace, fields: dict[str, str]) -> None:
     from prosmin import config as configs
-    from prosmin.training.pretrain import pretrain
 
     if options.data is not None:
         fields = {"data.spec": options.data, **fields}
@@ -342,7 +352,12 @@ def _pretrain(options: argparse.Namespace, fields: dict[str, str]) -> None:
     if options.recipe is None and file is None:
         begun = out / "config.yaml"
         file, options.recipe = (begun, None) if begun.is_file() else (None, "demo")
-    pretrain(configs.resolve(recipe=options.recipe, file=file, overrides=fields), out)
+    config = configs.resolve(recipe=options.recipe, file=file, overrides=fields)
+    if not (out / "config.yaml").exists():  # a run that has finished needs its pictures no more
+        _check_folder(config.data.spec)
+    from prosmin.training.pretrain import pretrain
+
+    pretrain(config, out)
 
 
 def _evaluate(options: argparse.Namespace, fields: dict[str, str]) -> None:
@@ -395,6 +410,7 @@ def _ablate(options: argparse.Namespace, fields: dict[str, str]) -> None:
 
 
 def _embed(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    _check_folder(options.data)
     with helpers(options.processes, options.given) as others:  # before the imports: they take seconds
         _embed_beside(others, options)
 
@@ -441,12 +457,14 @@ def _benchmark(options: argparse.Namespace, fields: dict[str, str]) -> None:
 
 def _views(options: argparse.Namespace, fields: dict[str, str]) -> None:
     from prosmin import config as configs
-    from prosmin.preview import write_views
 
     if options.data is not None:
         fields = {"data.spec": options.data, **fields}
     name = options.recipe or (str(options.config) if options.config else "demo")
     config = configs.resolve(recipe=None if options.config else name, file=options.config, overrides=fields)
+    _check_folder(config.data.spec)
+    from prosmin.preview import write_views
+
     print(write_views(config, options.out, name=name, pictures=options.pictures, step=options.step))
 
 

@@ -9,13 +9,14 @@ their classes under WordNet's numbers: `folder:ROOT/gaussian_noise/3`.
 import os
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from prosmin.data import splits
 from prosmin.errors import ProsminError, UsageError
 from prosmin.meant import closest, did_you_mean
+
+if TYPE_CHECKING:  # importing torch takes seconds, which a missing folder need not wait for
+    from torch import Tensor
 
 SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm",
@@ -29,7 +30,7 @@ class FolderSource:
     spec: str
     root: Path
     names: list[str]  # relative to root
-    labels: Tensor | None
+    labels: "Tensor | None"
     classes: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -67,7 +68,9 @@ def read_file(path: str) -> bytes:
 
 def open_folder(rest: str) -> FolderSource:
     """The pictures below a folder."""
-    root = _folder(rest)
+    import torch
+
+    root = find_folder(rest)
     names = sorted(_walk(root))
     if not names:
         raise ProsminError(
@@ -96,7 +99,7 @@ def other_split(rest: str, split: str) -> str:
     for places in (inside, beside):
         found = [(other, path) for other, path in places.items() if path.expanduser().is_dir()]
         if len(found) > 1:
-            classes = set(_subfolders(_folder(rest)))
+            classes = set(_subfolders(find_folder(rest)))
             found.sort(key=lambda place: classes.isdisjoint(_subfolders(place[1].expanduser())))
         if found:
             return found[0][0]
@@ -106,8 +109,8 @@ def other_split(rest: str, split: str) -> str:
     )
 
 
-def _folder(rest: str) -> Path:
-    """The folder that is meant, its split included."""
+def find_folder(rest: str) -> Path:
+    """The folder that is meant by what follows `folder:`, its split included."""
     path = Path(rest).expanduser()
     if not rest:
         raise UsageError("The data 'folder:' names no folder; write folder:PATH or folder:PATH@SPLIT.")

@@ -11,9 +11,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from prosmin.scoring.arguments import check_forecast, check_lam, check_mixture
+from prosmin.scoring.arguments import check_forecast, check_mixture
 from prosmin.scoring.distances import FLOOR, outside_autocast, power_distance, result_dtype
 from prosmin.scoring.ensembles import resolve_bandwidth
+from prosmin.scoring.settings import check_lam
 
 Expectation = Callable[[Tensor, Tensor], Tensor]  # offset, scale (..., d) -> (...)
 

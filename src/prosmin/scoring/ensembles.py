@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from prosmin.errors import UsageError
-from prosmin.scoring.arguments import check_bandwidth, check_beta, check_ensemble, check_lam
+from prosmin.scoring.arguments import check_ensemble
 from prosmin.scoring.distances import (
     Distance,
     coordinate_power,
@@ -19,6 +19,7 @@ from prosmin.scoring.distances import (
     result_dtype,
     squared_distance,
 )
+from prosmin.scoring.settings import check_bandwidth, check_beta, check_lam
 
 
 def energy_score(

@@ -11,14 +11,7 @@ import torch
 from torch import Tensor
 
 from prosmin.errors import UsageError
-from prosmin.scoring.arguments import (
-    check_beta,
-    check_finite,
-    check_forecast,
-    check_lam,
-    check_samples,
-    check_shape,
-)
+from prosmin.scoring.arguments import check_finite, check_forecast, check_shape
 from prosmin.scoring.distances import (
     Distance,
     coordinate_power,
@@ -30,6 +23,7 @@ from prosmin.scoring.distances import (
 )
 from prosmin.scoring.ensembles import coordinate_mean_over_pairs, mean_over_pairs
 from prosmin.scoring.products import inner_products, offsets, spreads
+from prosmin.scoring.settings import check_beta, check_lam, check_samples
 
 
 def noise_count(estimator: str, samples: int, antithetic: bool) -> int:

@@ -4,8 +4,8 @@ import warnings
 from dataclasses import dataclass
 
 from prosmin.errors import UsageError
-from prosmin.scoring.arguments import check_bandwidth, check_beta, check_lam, check_pair_count, check_samples
 from prosmin.scoring.propriety import PAIRS, RULES, propriety
+from prosmin.scoring.settings import check_bandwidth, check_beta, check_lam, check_pair_count, check_samples
 
 NORMS = ("euclidean", "coordinate")
 ESTIMATORS = ("paired", "ustat", "closed")

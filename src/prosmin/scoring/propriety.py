@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from prosmin.errors import UsageError
-from prosmin.scoring.arguments import check_bandwidth, check_beta, check_lam
+from prosmin.scoring.settings import check_bandwidth, check_beta, check_lam
 
 RULES = ("energy", "crps", "kernel")
 PAIRS = ("within", "pooled")
