@@ -15,7 +15,7 @@ from prosmin.models import tokens
 from prosmin.training import checkpoints, health, launch, loop
 from prosmin.training.logbook import Logbook
 from prosmin.training.online_knn import OnlineKnn
-from prosmin.training.pretrain import build, is_finished, pretrain
+from prosmin.training.pretrain import build, pretrain
 from prosmin.training.run_folder import RunFolder
 from prosmin.training.stepping import Stepper
 from test_pretrain import assert_same_run, metrics
@@ -70,7 +70,7 @@ def test_the_best_is_kept_beside_the_last(tmp_path, tiny, scores):
     assert names(run) == ["step-00000002", "step-00000006"]
     assert checkpoints.best(run / "checkpoints") == ("step-00000002", 0.9)
     assert read_card(run)["step"] == 2
-    assert is_finished(RunFolder(run), config)
+    assert RunFolder(run).is_finished(config)
     saved, best = load_file(run / "encoder.safetensors"), load_file(run / "checkpoints/step-00000002/model.safetensors")
     assert all(torch.equal(saved[name], best[name]) for name in saved)
 

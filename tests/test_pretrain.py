@@ -69,6 +69,9 @@ def test_stopped_and_continued_is_the_same_run(undisturbed, tmp_path, tiny):
     pretrain(tiny(training__max_steps="3"), run)
     pretrain(tiny(), run)
     assert_same_run(undisturbed, run)
+    assert configs.build(configs.read_yaml(run / "config.yaml")) == tiny()  # tells of the six steps
+    pretrain(tiny(training__max_steps="2"), run)  # has them behind it
+    assert configs.build(configs.read_yaml(run / "config.yaml")) == tiny()
 
 
 @pytest.mark.parametrize("name", ["dino", "ibot", "mocov3"])
@@ -184,9 +187,45 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(undisturbed
     assert_same_run(undisturbed, run)
 
 
-def test_another_configuration_is_refused_with_the_difference(undisturbed, tiny):
-    with pytest.raises(ProsminError, match=r"optimizer\.lr: 0\.002 -> 0\.5"):
-        pretrain(tiny(optimizer__lr="0.5"), undisturbed)
+def test_another_configuration_is_refused_with_the_difference(undisturbed, tmp_path, tiny):
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    (run / "encoder.json").unlink()
+    difference = r"optimizer\.lr: 0\.002 -> 0\.5"
+    with pytest.raises(ProsminError, match=rf"{difference}\n.*leave the options out to continue that run"):
+        pretrain(tiny(optimizer__lr="0.5"), run)
+
+
+def test_a_finished_run_has_nothing_to_continue(undisturbed, tmp_path, tiny, capsys):
+    """Another configuration is a new run; what the sentence offers works."""
+    with pytest.raises(ProsminError, match=r"training\.epochs: 1 -> 2\nMore epochs.* are a new run") as refused:
+        pretrain(tiny(training__epochs="2"), undisturbed)
+    assert "continue" not in str(refused.value)
+    weights = str(undisturbed / "encoder.safetensors")
+    assert f"`--backbone.weights {weights}` starts it" in str(refused.value)
+    pretrain(tiny(training__epochs="2", training__max_steps="1", backbone__weights=weights), tmp_path / "longer")
+    assert "tensors of encoder.safetensors, an encoder of prosmin" in capsys.readouterr().out
+    with pytest.raises(ProsminError, match=r"with --out\.$"):  # its weights fit no other network
+        pretrain(tiny(backbone__name="resnet14_cifar"), undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"epochs": "1", "max_steps": "null"}, "--training.epochs 500 makes 1000, with another --out."),
+        (
+            {"epochs": "1", "max_steps": "1"},
+            "--training.epochs 500 makes 1000, with another --out and without --training.max_steps.",
+        ),
+        ({"epochs": "100", "max_steps": "1"}, "the same command with --training.max_steps null goes on to 200."),
+    ],
+)
+def test_a_short_run_says_how_to_make_a_longer_one(tmp_path, tiny, capsys, fields, hint):
+    """The 3360 photographs make two steps an epoch."""
+    fields = {f"training__{name}": value for name, value in fields.items()}
+    small = {"views__global_size": "8", "views__local": "0", "training__batch_size": "1680"}
+    pretrain(tiny(**small, **fields), tmp_path / "run")
+    assert capsys.readouterr().out.rstrip().endswith(hint)
 
 
 def test_a_folder_of_other_files_is_left_alone(tmp_path, tiny):

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from prosmin.config import Config, TrainingConfig
 from prosmin.data.feed import Feed, open_feed
-from prosmin.encoder import read_card, save_encoder
+from prosmin.encoder import save_encoder
 from prosmin.errors import ProsminError, UsageError
 from prosmin.methods import build_method
 from prosmin.models.backbones import checkpoint_activations
@@ -42,7 +42,7 @@ def pretrain(config: Config, out: Path) -> Path:
     try:
         if run.config_file.exists():
             _open(fabric, run, config)
-            if is_finished(run, config):
+            if run.is_finished(config):
                 _say(fabric, f"{run.path} has finished already.")
                 return run.path
         # Before a new folder is made: pictures or networks that cannot be had leave nothing behind.
@@ -52,6 +52,8 @@ def pretrain(config: Config, out: Path) -> Path:
             _say(fabric, start_from(method, config))
         knn = OnlineKnn(feed, config) if config.training.knn_every and fabric.is_global_zero else None
         _open(fabric, run, config)
+        if fabric.is_global_zero:
+            run.go_on(config)
         _train(fabric, config, run, feed, order, method, knn)
     finally:
         torch.set_float32_matmul_precision(products)  # what is evaluated after it is not to depend on having trained
@@ -135,14 +137,19 @@ def _train(
             print(f"left out: {key}", file=sys.stderr)
         _say(fabric, f"{health.verdict(run.read_metrics(), config)}; {done} steps, encoder in {run.encoder_file}")
         if done < FEW_STEPS:
-            enough = -(-5 * FEW_STEPS // order.steps_per_epoch)
-            _say(
-                fabric,
-                f"{done} steps teach an encoder next to nothing: with {len(feed)} pictures --training.epochs {enough} "
-                f"makes {enough * order.steps_per_epoch}.",
-            )
+            _say(fabric, f"{done} steps teach an encoder next to nothing: {_longer(order, done, steps)}.")
     for logger in fabric.loggers:
         logger.finalize("success")
+
+
+def _longer(order: Order, done: int, steps: int) -> str:
+    """How to come to more steps: on in the same run as far as its epochs go, else in a new one."""
+    if steps >= FEW_STEPS:  # training.max_steps alone made it so short
+        return f"the same command with --training.max_steps null goes on to {steps}"
+    enough = -(-5 * FEW_STEPS // order.steps_per_epoch)
+    whole = " and without --training.max_steps" if done < steps else ""
+    made = enough * order.steps_per_epoch
+    return f"with {order.pictures} pictures --training.epochs {enough} makes {made}, with another --out{whole}"
 
 
 def prepare(fabric: Fabric, config: Config, method: nn.Module) -> tuple[nn.Module, Optimizer]:
@@ -173,14 +180,6 @@ def _put_best(run: RunFolder, method: nn.Module) -> int:
     method.load_state_dict(checkpoint.model, strict=True)
     print(f"the encoder is that of step {checkpoint.step}, kNN {100 * score:.1f} % on the held-out tenth", flush=True)
     return checkpoint.step
-
-
-def is_finished(run: RunFolder, config: Config) -> bool:
-    """Whether the run's encoder is there and stems from its last step."""
-    if not (run.path / "encoder.json").is_file():
-        return False
-    card = read_card(run.path)
-    return card["trained"] >= min(card["steps"], config.training.max_steps or card["steps"])
 
 
 def _resume(fabric: Fabric, run: RunFolder, method: nn.Module, optimizer: Optimizer) -> int:

@@ -8,6 +8,7 @@ from typing import IO, Any
 
 from prosmin import config as configs
 from prosmin.config import Config
+from prosmin.encoder_file import CARD, read_card
 from prosmin.errors import ProsminError
 from prosmin.files import write_text
 
@@ -51,6 +52,13 @@ class RunFolder:
             )
         return configs.build(configs.read_yaml(self.config_file))
 
+    def is_finished(self, config: Config) -> bool:
+        """Whether the run's encoder is there and stems from the last step that the configuration asks for."""
+        if not (self.path / CARD).is_file():
+            return False
+        card = read_card(self.path)
+        return card["trained"] >= min(card["steps"], config.training.max_steps or card["steps"])
+
     def refuse_other_files(self) -> None:
         """An error where the folder is somebody's, not a run's: what a launcher writes beside a run may be there."""
         if self.config_file.exists() or not self.path.is_dir():
@@ -80,15 +88,31 @@ class RunFolder:
                 f"The run folder {self.path} cannot be used: {error.strerror}. Give another with --out."
             ) from None
         if self.config_file.exists():
-            different = configs.differences(self.read_config(), config)
-            if different:
-                shown = "\n  ".join(different)
-                raise ProsminError(
-                    f"{self.path} holds a run of another configuration (there -> asked for):\n  {shown}\n"
-                    "Give another folder with --out, or leave the options out to continue that run."
-                )
+            self._refuse_another(self.read_config(), config)
         else:
             write_text(self.config_file, configs.to_yaml(config))
+
+    def go_on(self, config: Config) -> None:
+        """Write what has changed of the fields that may, such as training.max_steps: the file stays true."""
+        if self.read_config() != config:
+            write_text(self.config_file, configs.to_yaml(config))
+
+    def _refuse_another(self, there: Config, config: Config) -> None:
+        different = configs.differences(there, config)
+        if not different:
+            return
+        shown = "(there -> asked for):\n  " + "\n  ".join(different)
+        if not self.is_finished(there):
+            raise ProsminError(
+                f"{self.path} holds a run of another configuration {shown}\n"
+                "Give another folder with --out, or leave the options out to continue that run."
+            )
+        fits = not any(line.startswith("backbone.") for line in different)
+        start = f" `--backbone.weights {self.encoder_file}` starts it from the weights of this one." if fits else ""
+        raise ProsminError(
+            f"{self.path} holds a run that has finished, of another configuration {shown}\n"
+            f"More epochs, or any other change, are a new run: give another folder with --out.{start}"
+        )
 
     def _take_lock(self) -> None:
         if self._lock is not None:
