@@ -219,6 +219,25 @@ main(["pretrain", "--help"])
     assert "--loss.rule" in done.stdout
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+@pytest.mark.parametrize("pages", [1, 10000])  # within Python's buffer, and beyond it
+def test_output_that_cannot_be_written_is_a_sentence(pages):
+    program = f"""
+import sys
+from prosmin import cli
+cli._recipes = lambda options, fields: print("page " * {pages})
+sys.exit(cli.main(["recipes"]))
+"""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "prosmin: The output cannot be written: No space left on device. Free some space, or send it somewhere else.\n"
+    )
+
+
 def test_debug_is_in_the_help_and_shows_where_an_error_came_from(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])

@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.line = shlex.join(["prosmin", *arguments])
         fields = _fields(rest, options.parser)
         options.run(options, fields)
+        _flush()
     except ProsminError as error:
         if debug:
             traceback.print_exc()
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("prosmin: interrupted; what is finished is kept: the same command goes on from there.", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of our output has gone: nothing is left to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return 1
     except Exception as error:
         if debug:
@@ -80,7 +81,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _flush() -> None:
+    """Write what was printed: what Python finds when it ends comes out as lines about an ignored exception."""
+    if sys.stdout is not None:  # None where a program was started without one
+        sys.stdout.flush()
+
+
+def _give_up_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _unexpected(error: Exception) -> str:
+    if isinstance(error, OSError):
+        try:
+            _flush()  # what could not be written is still there, and fails again
+        except OSError:
+            _give_up_output()
+            return f"The output cannot be written: {error.strerror}. Free some space, or send it somewhere else."
     if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported for its name
         return (
             f"The GPU's memory is not enough: {str(error).partition('. ')[0]}. Training: a smaller training.batch_size,"
