@@ -1,5 +1,6 @@
 """The engine beyond steps: kNN while training, the best kept, saving by the clock, loggers, given weights."""
 
+import math
 import sys
 import types
 
@@ -15,7 +16,7 @@ from prosmin.models import tokens
 from prosmin.training import checkpoints, health, launch, loop
 from prosmin.training.logbook import Logbook
 from prosmin.training.online_knn import OnlineKnn
-from prosmin.training.pretrain import build, pretrain
+from prosmin.training.pretrain import build, check_shares, pretrain
 from prosmin.training.run_folder import RunFolder
 from prosmin.training.stepping import Stepper
 from test_pretrain import assert_same_run, metrics
@@ -167,6 +168,20 @@ def test_parts_are_refused_where_the_loss_spans_the_batch(tmp_path):
         pretrain(tiny_method("prosmin", training__accumulate="3"), tmp_path / "run")
     with pytest.warns(UserWarning, match="BatchNorm sees a part"):
         pretrain(tiny_method("prosmin", training__accumulate="2", training__max_steps="1"), tmp_path / "run")
+
+
+def test_one_picture_at_a_time_is_refused(tmp_path, tiny):
+    """Its spread is no number, and BatchNorm has nothing to take a mean of."""
+    with pytest.raises(UsageError, match=r"training\.batch_size is 1; allowed: 2 or more"):
+        tiny(training__batch_size="1")
+    with pytest.raises(
+        UsageError, match=r"accumulate 16 would take one picture at a time.*a multiple of 16, at least 32"
+    ):
+        pretrain(tiny(training__batch_size="16", training__accumulate="16"), tmp_path / "run")
+    with pytest.raises(UsageError, match=r"4 processes with training\.accumulate 1 would take one picture at a time"):
+        check_shares(tiny(training__batch_size="4").training, processes=4)
+    pretrain(tiny(training__batch_size="2", training__max_steps="2"), tmp_path / "run")
+    assert all(math.isfinite(value) for row in metrics(tmp_path / "run") for value in row.values())
 
 
 def test_activations_computed_again_give_the_same_weights(tmp_path):

@@ -68,13 +68,19 @@ def _open(fabric: Fabric, run: RunFolder, config: Config) -> None:
 
 
 def check_shares(training: TrainingConfig, *, processes: int) -> None:
-    """The parts of a step must be equal: over the processes, and within each."""
-    if training.batch_size % (processes * training.accumulate):
-        several = f"{processes} processes" if processes > 1 else "1 process"
-        raise UsageError(
-            f"training.batch_size is {training.batch_size}, which {several} with training.accumulate "
-            f"{training.accumulate} cannot share evenly. Give a multiple of {processes * training.accumulate}."
-        )
+    """The parts of a step must be equal, over the processes and within each, and of two pictures at least."""
+    parts = processes * training.accumulate
+    if training.batch_size % parts:
+        trouble = "cannot share evenly"
+    elif training.batch_size == parts:  # BatchNorm and the spread of the targets would be of one picture: no numbers
+        trouble = "would take one picture at a time, where two are needed"
+    else:
+        return
+    several = f"{processes} processes" if processes > 1 else "1 process"
+    raise UsageError(
+        f"training.batch_size is {training.batch_size}, which {several} with training.accumulate {training.accumulate} "
+        f"{trouble}. Give a multiple of {parts}, at least {2 * parts}."
+    )
 
 
 def build(config: Config) -> nn.Module:
