@@ -146,9 +146,15 @@ class TestFolder:
         assert results_folder("timm:resnet50@a/b/r-50.pth.tar") == Path("runs/timm-resnet50-r-50")
         assert results_folder("timm:resnet50", tmp_path) == tmp_path
         assert results_folder(tmp_path) == tmp_path
-        with pytest.raises(UsageError, match="--out is for encoders without a run folder"):
-            results_folder(tmp_path, tmp_path / "other")
+        assert results_folder(tmp_path, tmp_path / "other") == tmp_path / "other"
         (tmp_path / "config.yaml").write_text("")
+        assert results_folder(tmp_path, tmp_path / "." / "x" / "..") == tmp_path / "." / "x" / ".."
+        for encoder in ("encoder.safetensors", "encoder.json"):
+            (tmp_path / encoder).mkdir()
+            (tmp_path / encoder / encoder).write_text('{"run": "/elsewhere"}')
+            for run in (tmp_path, "timm:resnet50"):
+                with pytest.raises(UsageError, match=r"folder of an encoder|keeps the results of /elsewhere"):
+                    results_folder(run, tmp_path / encoder)
         with pytest.raises(UsageError, match=r"folder of a run of prosmin\. Choose another"):
             results_folder("timm:resnet50", tmp_path)
 

@@ -209,6 +209,24 @@ def test_numbers_that_are_not_finite_do_not_break_the_page(whole, tmp_path):
     assert "nan" not in page.text.lower()
 
 
+def test_numbers_of_different_pictures_are_told_apart(whole, tmp_path):
+    assert "different pictures" not in page_of([whole], tmp_path).text
+    run = tmp_path / "mixed"
+    shutil.copytree(whole, run)
+    result = json.loads((run / "results" / "knn.json").read_text())
+    result["data"] = {"train": "folder:mine/train", "test": "folder:mine/test"}
+    (run / "results" / "knn.json").write_text(json.dumps(result))
+    page = page_of([run], tmp_path)
+    assert page.text.count("mixed: its protocols were measured on different pictures") == 2  # on top, and at the table
+    assert "knn on folder:mine/test, train folder:mine/train" in page.text
+    assert "kNN on folder:mine/test, train folder:mine/train" in page.text
+    assert "Linear probe on photos@test, train photos@train" in page.text
+    both = page_of([whole, run], tmp_path)
+    assert (
+        "kNN on photos@test, train photos@train (demo); folder:mine/test, train folder:mine/train (mixed)" in both.text
+    )
+
+
 def test_wrong_use_is_one_sentence(whole, tmp_path):
     with pytest.raises(UsageError, match="no run folder"):
         write_report([], tmp_path / "x.html")

@@ -207,13 +207,15 @@ class TestCommands:
         assert NAME in page
 
     def test_the_results_of_a_run_and_of_a_name_are_kept_apart(self, encoders, root, capsys):
-        """The default folder is not that of a recipe; a run's folder is refused, and a run takes no --out."""
+        """The default folder is not that of a recipe; the folder of a run, or of an encoder, is refused."""
         Path("runs/mine").mkdir(parents=True)
         Path("runs/mine/config.yaml").write_text("# of a run\n")
         assert main(["evaluate", NAME, "--protocols", "knn", "--out", "runs/mine"]) == 2
         assert "is the folder of a run of prosmin" in capsys.readouterr().err
-        assert main(["evaluate", str(root / "run"), "--protocols", "knn", "--out", "x"]) == 2
-        assert "--out is for encoders without a run folder: shipped ones and timm:NAME" in capsys.readouterr().err
+        Path("runs/saved").mkdir()
+        Path("runs/saved/encoder.safetensors").touch()
+        assert main(["evaluate", NAME, "--protocols", "knn", "--out", "runs/saved"]) == 2
+        assert "runs/saved is the folder of an encoder" in capsys.readouterr().err
 
     def test_export(self, encoders, pictures):
         assert main(["export", NAME, "--format", "safetensors", "--out", "folder"]) == 0

@@ -21,6 +21,7 @@ from prosmin.evaluation.context import TRAINED, Context
 from prosmin.evaluation.options import Options, check_read, flag, read_options
 from prosmin.evaluation.result import Result
 from prosmin.evaluation.suite import evaluate
+from prosmin.report import write_report
 from prosmin.training.pretrain import pretrain
 
 PAPER = ["knn", "linear", "linear-paper", "lowshot", "semi", "transfer", "ood", "corruption", "uncertainty", "pictures"]
@@ -251,6 +252,57 @@ class TestSuites:
         assert len(fake) == 1
 
 
+class TestOtherPictures:
+    """One file a protocol: what was measured on other pictures is not replaced without a word, and can be kept."""
+
+    def test_what_is_replaced_is_said(self, copy, fake, capsys):
+        evaluate(copy, protocols=["knn", "linear", "ood", "pictures"])
+        evaluate(copy, protocols=["knn"], again=True)
+        evaluate(copy, protocols=["knn"], ood=["photos@ood", "photos@test"])  # kNN does not look at them
+        evaluate(copy, protocols=["pictures"], ood=["photos@ood", "photos@test"])  # nothing is lost
+        assert capsys.readouterr().err == ""
+        evaluate(copy, protocols=["ood"], ood=["photos@test"])
+        assert capsys.readouterr().err == (
+            "replacing the results of ood on photos@train, photos@test, photos@ood; --out DIR keeps results apart.\n"
+        )
+        evaluate(copy, protocols=["knn", "linear", "uncertainty"], data="photos@test", test="photos@train")
+        assert capsys.readouterr().err == (
+            "replacing the results of knn, linear on photos@train, photos@test; --out DIR keeps results apart.\n"
+        )
+
+    def test_other_sets_of_transfer(self, copy, fake, capsys):
+        evaluate(copy, protocols=["transfer"], options=Options(transfer=("photos",)))
+        evaluate(copy, protocols=["transfer"], options=Options(transfer=("photos",)), data="photos@test")
+        assert capsys.readouterr().err == ""
+        evaluate(copy, protocols=["transfer"], options=Options(transfer=("photos@test",)))
+        assert capsys.readouterr().err.startswith("replacing the results of transfer on photos;")
+
+    def test_out_keeps_them_apart(self, copy, fake, tmp_path, capsys):
+        out = tmp_path / "apart"
+        evaluate(copy, protocols=["knn"])
+        before = {path: path.stat().st_mtime_ns for path in sorted(copy.rglob("*"))}
+        request = ["--protocols", "knn", "--data", "photos@test", "--test", "photos@train"]
+        assert main(["evaluate", str(copy), *request, "--out", str(out)]) == 0
+        assert {path: path.stat().st_mtime_ns for path in sorted(copy.rglob("*"))} == before
+        row = json.loads((out / "results/knn.json").read_text())
+        assert row["command"].startswith(f"prosmin evaluate {copy} --protocols knn")
+        assert row["command"].endswith(f"--out {out}")
+        assert fake == ["knn", "knn"]
+        assert main(["evaluate", str(out), *request]) == 0  # the folder stands for its run
+        assert fake == ["knn", "knn"]
+        assert "replacing" not in capsys.readouterr().err
+        text = write_report([out], out / "report.html").read_text()
+        assert "ProSMIN with resnet8_cifar, trained on photos" in text
+        assert "Loss" in text  # the log of the run itself
+        (copy / "metrics.jsonl").unlink()
+        assert "Not trained here" in write_report([out], out / "report.html").read_text()
+        with pytest.raises(UsageError, match=f"keeps the results of {copy}"):
+            evaluate("timm:resnet18", protocols=["knn"], out=out)
+        copy.rename(tmp_path / "moved")
+        with pytest.raises(ProsminError, match=f"keeps the results of {copy}, which is not there any more"):
+            evaluate(out, protocols=["knn"])
+
+
 class TestWrongRequests:
     def test_names(self, run, fake, tmp_path):
         with pytest.raises(UsageError, match=r"no protocol 'knnn'; there are: knn"):
@@ -302,7 +354,7 @@ class TestWrongRequests:
         assert capsys.readouterr().err.startswith(said)
         assert row["settings"]["test_pictures"].startswith(said)
         assert "test_pictures" not in evaluate(copy, protocols=["knn"])["knn"]["settings"]
-        assert capsys.readouterr().err == ""
+        assert "both name" not in capsys.readouterr().err
 
     def test_splits_of_other_classes(self, copy, fake, monkeypatch):
         self.changed(monkeypatch, "photos@test", lambda p: dataclasses.replace(p, classes=("x", *p.classes[1:])))

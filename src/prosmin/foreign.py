@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from prosmin import config as configs
 from prosmin import randomness
 from prosmin.config import Config
+from prosmin.encoder_file import CARD, WEIGHTS
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import write_text
 from prosmin.methods.output import Embedding
@@ -75,18 +76,29 @@ def has_no_folder(run: Path | str) -> bool:
 
 
 def results_folder(run: Path | str, out: Path | str | None = None) -> Path:
-    """Where results go: to a run folder itself; else to `out`, or to runs/timm-NAME[-FILE] or runs/shipped-NAME."""
-    if not has_no_folder(run):
-        if out is not None:
-            raise UsageError(
-                "--out is for encoders without a run folder: shipped ones and timm:NAME[@FILE]. "
-                f"Results of {run} go into it."
-            )
+    """Where results go: to `out`; else to a run folder itself, or to runs/timm-NAME[-FILE] or runs/shipped-NAME."""
+    if out is None and not has_no_folder(run):
         return Path(run)
-    folder = Path("runs") / _default_name(str(run)) if out is None else Path(out)
+    folder = Path("runs") / _default_name(str(run)) if out is None else Path(out).expanduser()
+    if not has_no_folder(run) and folder.resolve() == Path(run).resolve():
+        return folder
     if (folder / "config.yaml").exists():
         raise UsageError(f"{folder} is the folder of a run of prosmin. Choose another for {run}: --out DIR.")
+    if (folder / WEIGHTS).exists():  # whose card would be lost
+        raise UsageError(f"{folder} is the folder of an encoder. Choose another for {run}: --out DIR.")
+    owner = measured_run(folder)
+    if owner is not None and (has_no_folder(run) or owner != Path(run).resolve()):
+        raise UsageError(f"{folder} keeps the results of {owner}. Choose another for {run}: --out DIR.")
     return folder
+
+
+def measured_run(folder: Path) -> Path | None:
+    """The run elsewhere whose results a folder keeps, as `--out` leaves them; None where it keeps no such results."""
+    try:
+        card = json.loads((folder / CARD).read_text())
+    except (OSError, ValueError):
+        return None
+    return Path(card["run"]) if isinstance(card, dict) and isinstance(card.get("run"), str) else None
 
 
 def _default_name(run: str) -> str:
@@ -96,10 +108,13 @@ def _default_name(run: str) -> str:
     return f"timm-{model}" + (f"-{file.name.partition('.')[0]}" if file is not None else "")
 
 
-def keep_card(card: dict[str, Any], folder: Path) -> None:
-    """Leave the card of an encoder without a folder beside its results; a run folder has its own."""
-    if "encoder" in card:
-        write_text(folder / "encoder.json", json.dumps(card, indent=1))
+def keep_card(card: dict[str, Any], folder: Path, *, run: Path | None = None) -> None:
+    """Leave the card of an encoder that lies elsewhere beside its results; `run` is the folder it has, if any."""
+    if run is not None and folder.resolve() != run.resolve():
+        weights = f"those of the run {run.resolve()}, step {card['step']}."
+        write_text(folder / CARD, json.dumps(card | {"run": str(run.resolve()), "weights": weights}, indent=1))
+    elif run is None and "encoder" in card:
+        write_text(folder / CARD, json.dumps(card, indent=1))
 
 
 def open_foreign(run: Path | str) -> Foreign:

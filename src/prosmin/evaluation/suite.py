@@ -26,7 +26,7 @@ from prosmin.evaluation.protocols.transfer import check_transfer_sets
 from prosmin.evaluation.result import Result
 from prosmin.evaluation.shares import labelled_shares
 from prosmin.files import write_text, writing
-from prosmin.foreign import has_no_folder, keep_card, results_folder
+from prosmin.foreign import has_no_folder, keep_card, measured_run, results_folder
 
 DEFAULT = ("knn", "linear", "ood", "uncertainty", "corruption", "pictures")
 """What is run when nothing is named: minutes on a CPU for a small set."""
@@ -46,6 +46,8 @@ _NEEDS = {
     "ood": "out-of-distribution pictures: --ood SPEC[,SPEC...]",
     "transfer": "other labelled pictures: --transfer SPEC[,SPEC...]",
 }
+READS_OOD = ("ood", "uncertainty", "pictures")
+"""Protocols that look at the out-of-distribution sets, of which the numbers or the pictures shown then depend."""
 _GIVE_LABELS = (
     "give them with --data SPEC, and --test SPEC where that has no test split; a folder with labels has one folder a "
     "class."
@@ -69,9 +71,9 @@ def evaluate(
     What the results folder holds already for this encoder, these pictures and these options is not repeated.
     Protocols of a suite that the data do not allow are left out and named; those asked for by name are refused.
     Where the pictures have no splits, a tenth of them takes the place of test for what needs no labels.
+    Results go to `out`, else to the run's own folder; the folder that was `out` once stands for its run.
     """
-    run = run if has_no_folder(run) else encoder_folder(run)  # the file of an encoder means the folder it lies in
-    folder = results_folder(run, out)
+    run, folder = _places(run, out)
     encoder = load(run)
     asked = options or Options()
     options = asked if protocols or suite else _quick(asked)
@@ -100,8 +102,10 @@ def evaluate(
         print(f"{named.note}.", file=sys.stderr)
     if left_out:
         print("left out: " + _by_reason(left_out), file=sys.stderr)
-    keep_card(encoder.card, folder)
     wanted = [name for name in missing if name not in left_out]
+    if replaced := _replaced(folder, wanted, named, options):
+        print(f"replacing {replaced}; --out DIR keeps results apart.", file=sys.stderr)
+    keep_card(encoder.card, folder, run=run if isinstance(run, Path) else None)
     if wanted:
         context.settle()
     for name in wanted:
@@ -113,6 +117,22 @@ def evaluate(
         row = _row(name, result, encoder, named, options, command, time.monotonic() - began)
         found[name] = _write(folder, row, result)
     return {name: found[name] for name in names if name in found}
+
+
+def _places(run: Path | str, out: Path | str | None) -> tuple[Path | str, Path]:
+    """The encoder, as a Path where it has a folder, and where its results go."""
+    if has_no_folder(run):
+        return str(run), results_folder(run, out)
+    folder = encoder_folder(run)  # the file of an encoder means the folder it lies in
+    owner = measured_run(folder)
+    if owner is None:
+        return folder, results_folder(folder, out)
+    if not owner.is_dir():
+        raise ProsminError(
+            f"{folder} keeps the results of {owner}, which is not there any more. "
+            "Measure it where it is now: prosmin evaluate RUN --out DIR."
+        )
+    return owner, results_folder(owner, folder if out is None else out)
 
 
 def _quick(options: Options) -> Options:
@@ -199,12 +219,36 @@ def _load(named: NamedSets) -> dict[str, PictureSet]:
 
 def _finished(folder: Path, name: str, encoder: Encoder, named: NamedSets, options: Options) -> dict[str, Any] | None:
     """A result already there, if it is of this encoder, these pictures and these options."""
+    row = _read(folder, name)
+    wanted = {"checkpoint": _checkpoint(encoder), "data": named.data, "options": read_by(options, name)}
+    return row if row and all(row.get(key) == value for key, value in wanted.items()) else None
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    """The result in a folder; empty where there is none that can be read."""
     try:
         row = json.loads((folder / "results" / f"{name}.json").read_text())
-    except (OSError, json.JSONDecodeError):
-        return None
-    wanted = {"checkpoint": _checkpoint(encoder), "data": named.data, "options": read_by(options, name)}
-    return row if isinstance(row, dict) and all(row.get(key) == value for key, value in wanted.items()) else None
+    except (OSError, ValueError):
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _replaced(folder: Path, names: Sequence[str], named: NamedSets, options: Options) -> str:
+    """The results of other pictures that these protocols are about to replace, by their pictures; empty: none."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        row = _read(folder, name)
+        old = _pictures(name, row.get("data") or {}, (row.get("options") or {}).get("transfer") or ())
+        if old.items() - _pictures(name, named.data, options.transfer).items():
+            found.setdefault(", ".join(old.values()), []).append(name)
+    return "; ".join(f"the results of {', '.join(those)} on {pictures}" for pictures, those in found.items())
+
+
+def _pictures(name: str, data: dict[str, str], transfer: Sequence[str]) -> dict[str, str]:
+    """Those that a protocol looks at, by name."""
+    if name == "transfer":
+        return {spec: spec for spec in transfer}
+    return {part: spec for part, spec in data.items() if part in ("train", "test") or name in READS_OOD}
 
 
 def _checkpoint(encoder: Encoder) -> dict[str, Any]:
@@ -258,6 +302,6 @@ def _write(folder: Path, row: dict[str, Any], result: Result) -> dict[str, Any]:
 def _command(run: Path | str, folder: Path, name: str, named: NamedSets, options: Options) -> str:
     """The command that measures this protocol alone."""
     words = ["prosmin evaluate", str(run), "--protocols", name, *named.arguments]
-    words += ["--out", str(folder)] if has_no_folder(run) else []
+    words += ["--out", str(folder)] if has_no_folder(run) or folder.resolve() != Path(run).resolve() else []
     words += [arguments] if (arguments := as_arguments(options, name)) else []
     return " ".join(words)

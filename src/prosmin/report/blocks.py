@@ -228,6 +228,7 @@ class Section:
     id: str
     title: str
     lead: str = ""
+    warnings: Sequence[str] = ()
     blocks: Sequence[Block] = field(default_factory=list)
 
 

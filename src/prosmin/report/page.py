@@ -17,6 +17,7 @@ from prosmin.report.calibration import calibration_section
 from prosmin.report.corruption import corruption_section
 from prosmin.report.embedding import map_section
 from prosmin.report.headline import headline_section, lead
+from prosmin.report.measured_on import mixed
 from prosmin.report.ood import ood_section
 from prosmin.report.paper import paper_section
 from prosmin.report.pictures import pictures_section
@@ -67,7 +68,7 @@ def render(runs: Sequence[Run]) -> str:
         grouped=grouped,
         title=" · ".join(run.name for run in runs),
         lead=f"{sentence(runs[0]) if len(runs) == 1 else f'{len(runs)} runs side by side.'} {lead(runs)}",
-        notes=[f"{run.name}: {note}" for run in runs for note in (*run.notes, *_of_the_test(run))],
+        notes=[f"{run.name}: {note}" for run in runs for note in (*run.notes, *_of_the_test(run), mixed(run)) if note],
         sections=[section for build in SECTIONS if (section := build(runs)).blocks],
         command=" ".join(["prosmin report", *(run.quoted for run in runs)]),
         style=Markup(style),

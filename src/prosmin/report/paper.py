@@ -100,7 +100,7 @@ def architecture(run: Run) -> tuple[str, str]:
 def parameters(run: Run) -> int | None:
     """The parameters and buffers of the backbone, from the header of the encoder's file; None where there is none."""
     try:
-        with safe_open(run.path / "encoder.safetensors", framework="numpy") as file:
+        with safe_open(run.home / "encoder.safetensors", framework="numpy") as file:
             shapes = [file.get_slice(name).get_shape() for name in file.keys() if name.startswith(BACKBONE)]  # noqa: SIM118
     except (OSError, SafetensorError):
         return None

@@ -6,6 +6,7 @@ from prosmin.report.blocks import Block, Cell, Fold, Missing, Row, Section, Tabl
 from prosmin.report.columns import columns
 from prosmin.report.commands import evaluate_command, labels_missing, needs_labels, unlabelled
 from prosmin.report.glossary import MAIN, PROTOCOLS, interval_of, parse, protocol, spread_of
+from prosmin.report.measured_on import heading, mixed
 from prosmin.report.runs import Run
 from prosmin.report.tables import metrics_table
 from prosmin.report.transfer import transfer_table
@@ -28,7 +29,8 @@ def results_section(runs: Sequence[Run]) -> Section:
         "test pictures: binomial for accuracies, bootstrap for calibration errors. ± is the standard deviation over "
         "random draws of the labels."
     )
-    return Section(id="results", title="Results", lead=lead, blocks=blocks)
+    warnings = [f"{run.name}: {said}" for run in runs if (said := mixed(run))]
+    return Section(id="results", title="Results", lead=lead, warnings=warnings, blocks=blocks)
 
 
 def _place(name: str) -> int:
@@ -46,10 +48,10 @@ def protocol_tables(runs: Sequence[Run], name: str) -> list[Block]:
     keys = [key for key in keys if key not in hidden]
     main = [key for key in keys if is_main(key)]
     if len(keys) <= LONG or not main:
-        return [metrics_table(of, keys, protocol(name))]
+        return [metrics_table(of, keys, heading(runs, name))]
     rest = [key for key in keys if key not in main]
-    all_others = Fold(title="The other numbers", blocks=[metrics_table(of, rest, f"{protocol(name)}, the others")])
-    return [metrics_table(of, main, protocol(name)), all_others]
+    all_others = Fold(title="The other numbers", blocks=[metrics_table(of, rest, f"{heading(runs, name)}, the others")])
+    return [metrics_table(of, main, heading(runs, name)), all_others]
 
 
 def is_main(key: str) -> bool:

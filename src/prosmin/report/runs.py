@@ -29,12 +29,17 @@ class Run:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     arrays: dict[str, Arrays] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    card: dict[str, Any] = field(default_factory=dict)  # encoder.json of an encoder that was not trained here
+    card: dict[str, Any] = field(default_factory=dict)  # encoder.json of an encoder that lies elsewhere
 
     @property
     def foreign(self) -> bool:
-        """Whether the encoder was trained elsewhere, so that there is nothing to tell of its training."""
-        return bool(self.card)
+        """Whether others trained the encoder, so that there is nothing to tell of its training."""
+        return "encoder" in self.card
+
+    @property
+    def home(self) -> Path:
+        """Where the encoder and its log are: the folder itself, unless it keeps the results of a run elsewhere."""
+        return Path(self.card.get("run", self.path))
 
     def setting(self, group: str, name: str) -> Any:
         """A field of the configuration, None where the run does not say."""
@@ -105,9 +110,8 @@ def read_run(path: Path, name: str) -> Run:
         )
     notes: list[str] = []
     card = _read_card(path / "encoder.json")
-    config = {"method": {"name": card["encoder"]}, "backbone": card.get("backbone")} if card else {}
-    config = config or _read_config(path / "config.yaml", notes)
-    log = _read_log(path / "metrics.jsonl", notes)
+    config = _config_of(card) if card else _read_config(path / "config.yaml", notes)
+    log = _read_log(Path(card.get("run", path)) / "metrics.jsonl", notes)
     results = _read_results(path, notes)
     if not (config or log or results):
         raise ProsminError(
@@ -132,12 +136,20 @@ def _read_config(path: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _read_card(path: Path) -> dict[str, Any]:
-    """The card of an encoder that others trained; empty for one of prosmin, whose config.yaml says more."""
+    """The card of an encoder that lies elsewhere; empty for a run in its own folder, whose config.yaml says more."""
     try:
         card = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return card if isinstance(card, dict) and isinstance(card.get("encoder"), str) else {}
+    elsewhere = isinstance(card, dict) and any(isinstance(card.get(key), str) for key in ("encoder", "run"))
+    return card if elsewhere else {}
+
+
+def _config_of(card: dict[str, Any]) -> dict[str, Any]:
+    """What a card tells of the configuration: all of it for a run of prosmin, the network for an encoder of others."""
+    if "encoder" in card:
+        return {"method": {"name": card["encoder"]}, "backbone": card.get("backbone")}
+    return card["config"] if isinstance(card.get("config"), dict) else {}
 
 
 def _read_log(path: Path, notes: list[str]) -> list[Line]:

@@ -54,7 +54,7 @@ def training_section(runs: Sequence[Run]) -> Section:
     for run in runs:
         if run.log:
             blocks.append(judge(run))
-        elif run.foreign:
+        elif run.card:
             said = Finding(status="unknown", text=f"Its weights came from elsewhere: {run.card.get('weights')}")
             blocks.append(Verdict(run=run.name, status="unknown", title="Not trained here", findings=[said]))
         else:
