@@ -92,9 +92,10 @@ def _give_up_output() -> None:
 
 
 def _unexpected(error: Exception) -> str:
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.filename is None:  # of no file: of the output, if that fails again
         try:
-            _flush()  # what could not be written is still there, and fails again
+            print()
+            _flush()
         except OSError:
             _give_up_output()
             return f"The output cannot be written: {error.strerror}. Free some space, or send it somewhere else."
