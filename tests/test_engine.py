@@ -14,6 +14,7 @@ from prosmin.encoder import load, read_card
 from prosmin.errors import ProsminError, UsageError
 from prosmin.models import tokens
 from prosmin.training import checkpoints, health, launch, loop
+from prosmin.training import pretrain as pretraining
 from prosmin.training.logbook import Logbook
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.pretrain import build, check_shares, pretrain
@@ -182,6 +183,16 @@ def test_one_picture_at_a_time_is_refused(tmp_path, tiny):
         check_shares(tiny(training__batch_size="4").training, processes=4)
     pretrain(tiny(training__batch_size="2", training__max_steps="2"), tmp_path / "run")
     assert all(math.isfinite(value) for row in metrics(tmp_path / "run") for value in row.values())
+
+
+def test_an_uneven_batch_is_refused_before_a_process_is_started(tmp_path, tiny, monkeypatch):
+    monkeypatch.setattr(pretraining, "make_fabric", lambda *_: pytest.fail("processes were started"))
+    with pytest.raises(UsageError, match=r"is 32, which 9 processes .* cannot share evenly"):
+        pretrain(tiny(compute__devices="9"), tmp_path / "run")
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "3", "WORLD_SIZE": "6"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=r"is 32, which 6 processes .* cannot share evenly"):
+        pretrain(tiny(), tmp_path / "run")
 
 
 def test_activations_computed_again_give_the_same_weights(tmp_path):

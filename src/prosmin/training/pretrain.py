@@ -1,5 +1,7 @@
 """Pretraining: set everything up, resume if there is something to resume, run the loop, leave the encoder."""
 
+import math
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -21,7 +23,7 @@ from prosmin.models.batchnorm import synchronise_batchnorm
 from prosmin.models.compiling import compile_networks
 from prosmin.models.starting import start_from
 from prosmin.training import checkpoints, health
-from prosmin.training.launch import make_fabric
+from prosmin.training.launch import layout, make_fabric
 from prosmin.training.loop import train
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.order import Order
@@ -36,9 +38,9 @@ def pretrain(config: Config, out: Path) -> Path:
     """Train a run in the folder `out`, or continue the one there; the folder comes back when it has finished."""
     run = RunFolder(out)
     run.refuse_other_files()
+    check_shares(config.training, processes=math.prod(layout(config.compute, os.environ)))  # before any is started
     products = torch.get_float32_matmul_precision()
     fabric = make_fabric(config, out)
-    check_shares(config.training, processes=fabric.world_size)
     try:
         if run.config_file.exists():
             _open(fabric, run, config)
