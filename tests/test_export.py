@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -420,6 +421,17 @@ class TestPlaces:
                 (part / name).write_text(name)
         assert moved[-1] == "a.json"
         assert everything(tmp_path / "encoder") == ["a.json", "b.safetensors", "c.data"]
+
+    @pytest.mark.parametrize(("format", "name"), [("timm", "v.safetensors"), ("safetensors", "folder")])
+    def test_others_may_read_it(self, vit_run, tmp_path, format, name):
+        before = os.umask(0o022)
+        try:
+            export(vit_run, tmp_path / name, format=format)
+        finally:
+            os.umask(before)
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert len(files) == 2
+        assert [oct(path.stat().st_mode & 0o777) for path in files] == ["0o644"] * 2
 
     def test_what_a_killed_export_left_is_in_nobodys_way(self, vit_run, tmp_path):
         (tmp_path / ".encoder.part").mkdir()

@@ -2,9 +2,12 @@
 
 import errno
 import os
+import stat
 
+import numpy as np
 import pytest
 from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from prosmin import files
 from prosmin.errors import ProsminError
@@ -27,6 +30,28 @@ def refused(path, number):
     assert not path.exists()
     assert list(path.parent.iterdir()) == []
     return str(refusal.value)
+
+
+@pytest.fixture
+def umask():
+    """A function that sets the umask, until the test has ended."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o002, 0o664)])
+def test_the_umask_says_who_may_read_whoever_writes(tmp_path, umask, mask, mode):
+    """safetensors makes a file of its own, for the owner alone, and renames it."""
+    umask(mask)
+    (tmp_path / ".x.part").touch(0o600)  # of a program that was killed
+    for name in ("x", "y"):
+        with files.writing(tmp_path / name) as part:
+            save_file({"a": np.zeros(2)}, part)
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
+    files.write_text(tmp_path / "z", "text")
+    assert stat.S_IMODE((tmp_path / "z").stat().st_mode) == mode
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "y", "z"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

@@ -5,6 +5,7 @@ import hashlib
 import os
 import pwd
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,11 +18,18 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; renamed onto it when the block ends well, removed when it does not."""
+    """An empty file beside `path` to write to; renamed onto it when the block ends well, removed when it does not.
+
+    Whoever writes it, it has the permissions that the umask grants: safetensors makes files that only the owner reads.
+    """
     beside = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        beside.unlink(missing_ok=True)  # of a program that was killed
+        beside.touch()
+        granted = stat.S_IMODE(beside.stat().st_mode)
         yield beside
+        beside.chmod(granted)
         flush(beside)
         beside.replace(path)
         flush(path.parent)

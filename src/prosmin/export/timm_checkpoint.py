@@ -14,6 +14,7 @@ from prosmin.errors import ProsminError, UsageError
 from prosmin.export.agreement import check_agreement
 from prosmin.export.card import describe_encoder, describe_preprocessing, write_card
 from prosmin.export.form import Form, card_of
+from prosmin.files import writing
 from prosmin.foreign import is_foreign
 from prosmin.models.resnet import RESNETS
 
@@ -25,7 +26,8 @@ def write(encoder: Encoder, file: Path) -> list[str]:
     """Write the weights, let timm load them, and compare."""
     name, options = _call(encoder)
     backbone = encoder.method.get_submodule("online.backbone")
-    save_file({key: tensor.detach().contiguous().clone() for key, tensor in backbone.state_dict().items()}, file)
+    with writing(file) as part:
+        save_file({key: tensor.detach().contiguous().clone() for key, tensor in backbone.state_dict().items()}, part)
     network = _loaded(name, options, file)
     found = check_agreement(
         encoder,
