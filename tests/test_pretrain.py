@@ -209,6 +209,19 @@ def test_a_finished_run_has_nothing_to_continue(undisturbed, tmp_path, tiny, cap
         pretrain(tiny(backbone__name="resnet14_cifar"), undisturbed)
 
 
+def test_steps_are_counted_as_they_are_taken(tmp_path, tiny, capsys):
+    small = {"views__global_size": "8", "views__local": "0", "training__batch_size": "3360"}
+    pretrain(tiny(**small, training__epochs="2", training__max_steps="1"), tmp_path / "run")
+    said = capsys.readouterr().out
+    assert said.startswith("3360 pictures, 1 step an epoch, 1 in all, as training.max_steps says\nstep 1/1 ")
+    assert "; 1 step, encoder in " in said
+    assert "\n1 step teaches an encoder next to nothing" in said
+    pretrain(tiny(**small | {"training__max_steps": "null", "training__batch_size": "1680"}), tmp_path / "whole")
+    said = capsys.readouterr().out
+    assert said.startswith("3360 pictures, 2 steps an epoch, 2 in all\n")
+    assert "\n2 steps teach an encoder" in said
+
+
 @pytest.mark.parametrize(
     ("fields", "hint"),
     [

@@ -133,7 +133,9 @@ def _train(
     knn: OnlineKnn | None,
 ) -> None:
     steps = config.training.epochs * order.steps_per_epoch
-    _say(fabric, f"{len(feed)} pictures, {order.steps_per_epoch} steps an epoch, {steps} in all")
+    last = min(steps, config.training.max_steps or steps)
+    limited = ", as training.max_steps says" if last < steps else ""
+    _say(fabric, f"{len(feed)} pictures, {_count(order.steps_per_epoch)} an epoch, {last} in all{limited}")
     model, optimizer = prepare(fabric, config, method)
     start = _resume(fabric, run, method, optimizer)
 
@@ -143,11 +145,16 @@ def _train(
         save_encoder(method, config, run.path, step=step, steps=steps, trained=done)
         for key in feed.bad:
             print(f"left out: {key}", file=sys.stderr)
-        _say(fabric, f"{health.verdict(run.read_metrics(), config)}; {done} steps, encoder in {run.encoder_file}")
+        _say(fabric, f"{health.verdict(run.read_metrics(), config)}; {_count(done)}, encoder in {run.encoder_file}")
         if done < FEW_STEPS:
-            _say(fabric, f"{done} steps teach an encoder next to nothing: {_longer(order, done, steps)}.")
+            few = f"{_count(done)} teach{'es' * (done == 1)} an encoder next to nothing"
+            _say(fabric, f"{few}: {_longer(order, done, steps)}.")
     for logger in fabric.loggers:
         logger.finalize("success")
+
+
+def _count(steps: int) -> str:
+    return "1 step" if steps == 1 else f"{steps} steps"
 
 
 def _longer(order: Order, done: int, steps: int) -> str:
