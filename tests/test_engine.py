@@ -234,6 +234,15 @@ def test_more_devices_than_there_are_is_told(tmp_path, tiny, monkeypatch):
     monkeypatch.delenv("LOCAL_WORLD_SIZE")  # set for the processes that were to follow
 
 
+def test_a_gpu_that_is_not_there_is_told_in_our_words(tmp_path, tiny, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(
+        UsageError, match=r"^compute\.accelerator is cuda, but no GPU is visible here\. `prosmin doctor`"
+    ):
+        pretrain(tiny(compute__accelerator="cuda"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_training_starts_from_given_weights(tmp_path, tiny, capsys):
     first = pretrain(tiny(), tmp_path / "first")
     weights = first / "encoder.safetensors"

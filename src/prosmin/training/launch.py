@@ -20,6 +20,11 @@ from prosmin.training.processes import PATIENCE
 
 def make_fabric(config: Config, out: Path) -> Fabric:
     """Fabric for this process, launched: with several devices and no launcher it starts the other processes itself."""
+    if config.compute.accelerator == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "compute.accelerator is cuda, but no GPU is visible here. `prosmin doctor` tells what there is; "
+            "--compute.accelerator auto trains on the CPU then."
+        )
     devices, nodes = layout(config.compute, os.environ)
     if devices > 1:
         os.environ.setdefault("LOCAL_WORLD_SIZE", str(devices))  # torchrun's word, by which processes share the cores
