@@ -3,9 +3,16 @@ import dataclasses
 import pytest
 import yaml
 
+import prosmin
 from prosmin import config as configs
 from prosmin.errors import UsageError
 from prosmin.scoring import ProprietyWarning
+
+
+def test_what_is_no_configuration_is_told_how_to_get_one(tmp_path):
+    with pytest.raises(UsageError, match=r"came as dict; allowed: a Config, such as prosmin\.config\.resolve\("):
+        prosmin.pretrain({"training": {"epochs": 3}}, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_saved_configuration_builds_the_same_tree():

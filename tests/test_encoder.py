@@ -47,6 +47,9 @@ class TestInputs:
         [
             lambda folder, images: images,
             lambda folder, images: list(images),
+            lambda folder, images: images.permute(0, 2, 3, 1).numpy(),
+            lambda folder, images: [image.permute(1, 2, 0).numpy() for image in images],
+            lambda folder, images: [np.array(Image.open(folder / f"{i}.png")) for i in range(5)],
             lambda folder, images: folder,
             lambda folder, images: str(folder),
             lambda folder, images: f"folder:{folder}",
@@ -164,10 +167,52 @@ class TestRefusals:
         self.refused(encoder, images[:0], "1 or more")
         self.refused(encoder, images[:, :1], r"uint8 \(N, 3, H, W\)")
         self.refused(encoder, [images], r"Picture 0 of the list came as torch.uint8 \(5, 3, 40, 40\)")
-        self.refused(encoder, images.numpy(), "Picture 0 of the list came as ndarray")
+        self.refused(
+            encoder, images.numpy(), r"Pictures came as an array, uint8 \(5, 3, 40, 40\); allowed: uint8 \(N, H,"
+        )
+        self.refused(encoder, images[0].permute(1, 2, 0).numpy() / 255, r"an array, float64 \(40, 40, 3\)")
+        self.refused(encoder, [np.zeros((8, 8), np.uint8)], r"Picture 0 of the list came as an array, uint8 \(8, 8\)")
+        self.refused(encoder, np.zeros((0, 8, 8, 3), np.uint8), "1 or more")
         self.refused(encoder, 3, "came as int; allowed: uint8 tensors")
         self.refused(encoder, [], "empty")
         self.refused(encoder, Image.new("F", (8, 8)), "picture 0 cannot be read: 32-bit pixels")
+
+    @pytest.mark.parametrize("count", [0, -1, "a", 1.5, None])
+    def test_a_count_of_views_is_a_whole_number(self, encoder, images, count):
+        with pytest.raises(ProsminError, match=rf"count of views is {count!r}; allowed: a whole number, 1 or more"):
+            encoder.views(images, count=count)
+
+    def test_a_device_that_is_not_here(self, encoder):
+        absent = f"cuda:{torch.cuda.device_count()}"
+        for device in ("gpu", absent, None):
+            with pytest.raises(ProsminError, match=rf"There is no device '{device}' here; there are: cpu"):
+                encoder.to(device)
+        assert encoder.device.type == "cpu"
+
+    def test_what_is_no_path_is_no_encoder(self):
+        with pytest.raises(ProsminError, match="An encoder came as NoneType; allowed: the path of a run folder"):
+            load(None)
+
+
+def test_an_array_is_copied(encoder, images):
+    """It may be turned, or of a file that may not be written to; and changed afterwards."""
+    array = images.permute(0, 2, 3, 1).numpy()
+    turned = array[:, ::-1, ::-1]
+    turned.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(open_images(turned).images, images.flip(2, 3))
+
+
+def test_it_says_what_it_is(encoder, tmp_path):
+    said = "Encoder(method: prosmin, backbone: resnet8_cifar, step: 0, device: cpu, features: 64)"
+    assert repr(encoder) == said
+    card = json.loads((encoder.save(tmp_path / "saved") / "encoder.json").read_text())
+    (tmp_path / "saved" / "encoder.json").write_text(json.dumps(card | {"step": 7}))
+    assert repr(load(tmp_path / "saved", device="cpu")) == said.replace("step: 0", "step: 7")
+    save_file(timm.create_model("test_vit", num_classes=0).state_dict(), tmp_path / "weights.safetensors")
+    other = repr(load(f"timm:test_vit@{tmp_path / 'weights.safetensors'}", device="cpu"))
+    assert other.startswith("Encoder(method: none of ours, backbone: test_vit, step: unknown, ")
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,15 +1,36 @@
 """Image representations, learned without labels, that know how sure they are."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    from prosmin.config import Config
+
 __version__ = "0.1.0"
 __all__ = ["evaluate", "load", "pretrain"]
 
 
-def __getattr__(name: str) -> object:
-    """The three entry points, imported when first asked for, so that `import prosmin.scoring` stays light."""
-    if name == "pretrain":
-        from prosmin.training.pretrain import pretrain
+def pretrain(config: "Config", out: "str | os.PathLike[str]") -> "Path":
+    """Train a run in the folder `out`, or continue the one there; the folder comes back when it has finished."""
+    from pathlib import Path
 
-        return pretrain
+    from prosmin.config import Config
+    from prosmin.errors import UsageError
+
+    if not isinstance(config, Config):
+        raise UsageError(
+            f"The configuration came as {type(config).__name__}; allowed: a Config, such as "
+            'prosmin.config.resolve(recipe="demo", overrides={"training.epochs": 3}) gives.'
+        )
+    from prosmin.training.pretrain import pretrain
+
+    return pretrain(config, Path(out))
+
+
+def __getattr__(name: str) -> object:
+    """The other entry points, imported when first asked for, so that `import prosmin.scoring` stays light."""
     if name == "evaluate":
         from prosmin.evaluation.suite import evaluate
 

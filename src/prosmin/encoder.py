@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,9 +50,10 @@ class Summary(NamedTuple):
 class Encoder:
     """A method's trained networks behind one call.
 
-    Pictures come as uint8 tensors (N, 3, H, W) or (3, H, W), Pillow pictures, paths, lists of these, a folder, a SPEC
-    such as photos@test, or Pictures. A text that begins like a SPEC is one, every other a path; in a list all are
-    paths. Results have one row a picture, on the CPU in float32; an unreadable picture is an error that names it.
+    Pictures come as uint8 tensors (N, 3, H, W) or (3, H, W), uint8 arrays (N, H, W, 3) or (H, W, 3), Pillow pictures,
+    paths, lists of these, a folder, a SPEC such as photos@test, or Pictures. A text that begins like a SPEC is one,
+    every other a path; in a list all are paths. Results have one row a picture, on the CPU in float32; an unreadable
+    picture is an error that names it.
     """
 
     def __init__(
@@ -70,6 +72,18 @@ class Encoder:
         self.precision = "32-true"
         self._fresh = fresh or (lambda: build_method(config))
         self._reference = reference
+
+    def __repr__(self) -> str:
+        backbone = self.method.get_submodule("online.backbone")
+        step = self.card.get("step", 0)
+        parts = {
+            "method": "none of ours" if isinstance(self.method, Bare) else self.config.method.name,
+            "backbone": self.config.backbone.name,
+            "step": "unknown" if step is None else step,
+            "device": self.device,
+            "features": backbone.num_features,
+        }
+        return f"Encoder({', '.join(f'{name}: {value}' for name, value in parts.items())})"
 
     @property
     def device(self) -> torch.device:
@@ -91,7 +105,7 @@ class Encoder:
         """Move the networks, and choose their arithmetic: 32-true, or bf16-mixed, which a GPU does far faster."""
         if precision is not None and precision not in PRECISIONS:
             raise ProsminError(f"The precision is {precision!r}; allowed: {', '.join(PRECISIONS)}.")
-        self.method.to(device)
+        self.method.to(_device(device))
         self.precision = precision or self.precision
         return self
 
@@ -123,6 +137,8 @@ class Encoder:
     @torch.inference_mode()
     def views(self, images: Images, *, count: int = UNCERTAINTY_VIEWS, seed: int = 0) -> list[Embedding]:
         """Embeddings of `count` random global views of every picture, by its place and the seed."""
+        if not isinstance(count, int) or count < 1:
+            raise ProsminError(f"The count of views is {count!r}; allowed: a whole number, 1 or more.")
         rows = [
             [_received(self._encode(view)) for view in self._random_views(batch, count=count, seed=seed)]
             for batch in self._batches(open_images(images))
@@ -214,6 +230,19 @@ class Encoder:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16-mixed")
 
 
+def _device(wanted: torch.device | str) -> torch.device:
+    """The device of this name, if the machine and this torch have it."""
+    try:
+        device = torch.device(wanted)
+        torch.empty(0, device=device)
+    except torch.OutOfMemoryError:  # it is there, and full
+        raise
+    except (RuntimeError, AssertionError, TypeError) as error:  # an unknown name, none of the kind, no such number
+        there = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+        raise ProsminError(f"There is no device {str(wanted)!r} here; there are: {', '.join(there)}.") from error
+    return device
+
+
 def _received(part: Embedding) -> Embedding:
     """On the CPU in float32, batch by batch: a GPU need not hold the forecasts of all pictures."""
     scale = None if part.scale is None else part.scale.float().cpu()
@@ -281,6 +310,11 @@ def load(run: Path | str, *, device: torch.device | str | None = None) -> Encode
     The path of an encoder.safetensors means the folder it lies in, where its card encoder.json must be too. Without a
     device it goes to the GPU if there is one.
     """
+    if not isinstance(run, str | os.PathLike):
+        raise ProsminError(
+            f"An encoder came as {type(run).__name__}; allowed: the path of a run folder or of one of Encoder.save, "
+            "the name of a shipped encoder, or timm:NAME[@FILE]."
+        )
     return _load(run).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 

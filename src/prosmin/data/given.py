@@ -1,4 +1,4 @@
-"""Pictures as a person gives them in Python: tensors, Pillow pictures, paths, a folder, a SPEC."""
+"""Pictures as a person gives them in Python: tensors, arrays, Pillow pictures, paths, a folder, a SPEC."""
 
 import os
 import threading
@@ -21,12 +21,12 @@ from prosmin.data.sources import FORMS, Source, open_source, parse
 from prosmin.errors import ProsminError, UsageError
 
 Picture = Tensor | Image.Image | str | os.PathLike[str]
-Images = Pictures | Picture | Iterable[Picture]
+Images = Pictures | Picture | np.ndarray | Iterable[Picture | np.ndarray]
 """What an encoder takes; `open_images` says how each is read."""
 
 _ALLOWED = (
-    "uint8 tensors (N, 3, H, W) or (3, H, W), Pillow pictures, paths, a list of these, a folder, "
-    "a SPEC such as photos@test, or Pictures"
+    "uint8 tensors (N, 3, H, W) or (3, H, W), uint8 arrays (N, H, W, 3) or (H, W, 3), Pillow pictures, paths, "
+    "a list of these, a folder, a SPEC such as photos@test, or Pictures"
 )
 
 
@@ -73,6 +73,8 @@ def open_images(images: Images) -> Pictures | Source:
     """
     if isinstance(images, Pictures):
         return images
+    if isinstance(images, np.ndarray):
+        return _from_tensor(_from_array(images, "Pictures"))
     if isinstance(images, Tensor):
         return _from_tensor(images)
     if isinstance(images, str) and _is_spec(images):
@@ -86,7 +88,10 @@ def open_images(images: Images) -> Pictures | Source:
         return Handful((images,))
     if not isinstance(images, Iterable):
         raise ProsminError(f"Pictures came as {type(images).__name__}; allowed: {_ALLOWED}.")
-    items = tuple(images)
+    items = tuple(
+        _from_array(item, f"Picture {i} of the list") if isinstance(item, np.ndarray) else item
+        for i, item in enumerate(images)
+    )
     for i, item in enumerate(items):
         if not isinstance(item, Tensor | Image.Image | str | os.PathLike):
             raise ProsminError(f"Picture {i} of the list came as {type(item).__name__}; allowed: {_ALLOWED}.")
@@ -158,6 +163,16 @@ def _from_tensor(images: Tensor) -> Pictures | Handful:
         keys=tuple(f"picture {i}" for i in range(len(whole))),
         spec="the pictures given",
     )
+
+
+def _from_array(array: np.ndarray, what: str) -> Tensor:
+    """uint8 (..., H, W, 3), as numpy's users have it, as a tensor (..., 3, H, W) of its own."""
+    if array.ndim not in (3, 4) or array.shape[-1] != 3 or array.dtype != np.uint8:
+        raise ProsminError(
+            f"{what} came as an array, {array.dtype} {array.shape}; allowed: uint8 (N, H, W, 3) or (H, W, 3), in the "
+            "order red, green, blue. One with the channels first is given as torch.from_numpy(array)."
+        )
+    return torch.from_numpy(np.array(array, order="C")).movedim(-1, -3).contiguous()
 
 
 def _from_pillow(image: Image.Image) -> Tensor:
