@@ -4,9 +4,11 @@ import dataclasses
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from prosmin.data.pictures import load_pictures
 from prosmin.encoder import Encoder, untrained
+from prosmin.evaluation import cache as cache_module
 from prosmin.evaluation.cache import FeatureCache
 from prosmin.evaluation.context import PIXELS, TRAINED, UNTRAINED, UNTRAINED_SET, Context
 
@@ -67,6 +69,25 @@ class TestFiles:
         new.write(TENSORS, "y")
         assert len(files(tmp_path)) == 2
 
+    def test_where_nothing_can_be_written_the_work_goes_on(self, tmp_path, capsys):
+        (tmp_path / "cache").write_text("a file where the folder should be")
+        cache = FeatureCache(tmp_path / "cache", "encoder")
+        cache.write(TENSORS, "x")
+        cache.write(TENSORS, "y")
+        assert cache.read("x") is None
+        said = capsys.readouterr().err
+        assert said.startswith("warning: features are not kept for the next command: ")
+        assert said.count("cannot be written") == 1
+
+    def test_a_full_disk_is_a_sentence(self, tmp_path, capsys, monkeypatch):
+        def full(tensors, path, metadata):
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+        monkeypatch.setattr(cache_module, "save_file", full)
+        FeatureCache(tmp_path, "encoder").write(TENSORS, "x")
+        assert "cannot be written: No space left on device. Free some space" in capsys.readouterr().err
+        assert list(tmp_path.iterdir()) == []
+
 
 class TestContext:
     def test_the_second_command_embeds_nothing(self, tiny, pictures, tmp_path, calls):
@@ -75,7 +96,7 @@ class TestContext:
         expected = {subject: first.features("test", subject) for subject in first.subjects}
         assert set(expected) == {TRAINED, UNTRAINED, UNTRAINED_SET, PIXELS}
         done = len(calls)
-        assert done == 3  # raw pixels pass through no encoder
+        assert done == 4  # one of them to set the statistics by; raw pixels pass through no encoder
         second = make_context(config, pictures, tmp_path)
         for subject, features in expected.items():
             assert torch.equal(second.features("test", subject), features)

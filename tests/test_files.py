@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import stat
 
 import numpy as np
@@ -81,3 +82,36 @@ def test_other_failures_want_another_place(tmp_path):
 def test_safetensors_tells_the_reason_in_its_text(tmp_path):
     full = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
     assert files.advice(full, tmp_path / "x").startswith("Free some space")
+    assert files.reason(full) == "No space left on device"
+    assert files.reason(SafetensorError("no number")) == "no number"
+
+
+def test_a_file_too_large_for_safetensors_is_a_sentence(tmp_path):
+    """The limit is real and holds for this process alone while it writes; Python ignores the signal that comes too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        with pytest.raises(ProsminError) as refusal, files.writing(tmp_path / "x") as part:
+            save_file({"a": np.zeros(4096)}, part)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert str(refusal.value) == (
+        f"{tmp_path}/x cannot be written: File too large. "
+        "Raise the limit on the size of a file, `ulimit -f`, or choose another folder."
+    )
+    assert not (tmp_path / "x").exists()
+
+
+def test_whether_a_folder_can_be_written_is_known_beforehand(tmp_path, monkeypatch):
+    files.check_writable(tmp_path / "new" / "er")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ProsminError, match=r"file/x cannot be written: Not a directory\. Choose another folder\."):
+        files.check_writable(tmp_path / "file" / "x")
+
+    def closed(dir):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(files.tempfile, "TemporaryFile", closed)  # root, as in many containers, may write everywhere
+    with pytest.raises(ProsminError, match=r"new cannot be written: Permission denied\. .* is yours but closed"):
+        files.check_writable(tmp_path / "new")

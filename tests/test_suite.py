@@ -303,6 +303,28 @@ class TestOtherPictures:
             evaluate(out, protocols=["knn"])
 
 
+class TestPlaces:
+    def test_results_that_cannot_be_written_are_known_before_the_work(self, copy, fake, monkeypatch, capsys):
+        (copy / "results").write_text("a file where the folder should be")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(suite, "open_pictures", lambda *_, **__: pytest.fail("read before the place was looked at"))
+            assert main(["evaluate", str(copy), "--protocols", "knn"]) == 1
+        assert capsys.readouterr().err == (
+            f"prosmin: {copy}/results cannot be written: Not a directory. Choose another folder. "
+            "`--out DIR` puts the results elsewhere.\n"
+        )
+        assert fake == []
+
+    def test_features_that_cannot_be_kept_stop_nothing(self, copy, monkeypatch, capsys):
+        monkeypatch.setattr(suite, "open_pictures", every_twelfth)
+        monkeypatch.setattr(Context, "subjects", (TRAINED,))
+        shutil.rmtree(copy / "cache", ignore_errors=True)
+        (copy / "cache").write_text("a file where the folder should be")
+        assert "top1" in evaluate(copy, protocols=["knn"])["knn"]["metrics"]
+        assert (copy / "results" / "knn.json").exists()
+        assert capsys.readouterr().err.count("warning: features are not kept for the next command") == 1
+
+
 class TestWrongRequests:
     def test_names(self, run, fake, tmp_path):
         with pytest.raises(UsageError, match=r"no protocol 'knnn'; there are: knn"):

@@ -6,9 +6,12 @@ import os
 import pwd
 import re
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from prosmin.errors import ProsminError
 
@@ -33,22 +36,43 @@ def writing(path: Path) -> Iterator[Path]:
         flush(beside)
         beside.replace(path)
         flush(path.parent)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         with suppress(OSError):  # where nothing can be written there may be nothing to remove either
             beside.unlink(missing_ok=True)
-        raise ProsminError(f"{path} cannot be written: {error.strerror or error}. {advice(error, path)}") from error
+        raise ProsminError(f"{path} cannot be written: {reason(error)}. {advice(error, path)}") from error
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
 
 
+def check_writable(folder: Path) -> None:
+    """Find out before long work whether files can be made in a folder, or the folder itself where it is missing."""
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:  # which never has a name: nothing is left behind
+            file.write(bytes(4096))
+    except OSError as error:
+        raise ProsminError(f"{folder} cannot be written: {reason(error)}. {advice(error, folder / 'x')}") from error
+
+
+def reason(error: Exception) -> str:
+    """Why a file could not be written, in the system's words where they are known."""
+    number = _number(error)
+    return str(error) if number is None else os.strerror(number)
+
+
+def _number(error: Exception) -> int | None:
+    told = re.search(r"os error (\d+)", str(error))  # as safetensors tells of it
+    return getattr(error, "errno", None) or (int(told[1]) if told else None)
+
+
 def advice(error: Exception, path: Path) -> str:
     """What helps where `path` could not be written: room, permission, or another place."""
-    number = getattr(error, "errno", None)
-    if number is None and (told := re.search(r"os error (\d+)", str(error))):  # as safetensors tells of it
-        number = int(told[1])
+    number = _number(error)
     if number in _FULL:
         return "Free some space or choose another folder."
+    if number == errno.EFBIG:
+        return "Raise the limit on the size of a file, `ulimit -f`, or choose another folder."
     if number not in _FORBIDDEN:
         return "Choose another folder."
     place = next((parent for parent in path.absolute().parents if parent.exists()), path)

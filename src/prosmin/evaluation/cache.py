@@ -2,17 +2,20 @@
 
 A file's name is a hash of all that decides the features: the encoder's weights, the pixels, the view and the
 kind of device, whose arithmetic differs in the last bits. Nothing has to be said when one of them changes.
+Where they cannot be kept, a line says so and the work goes on: they are a convenience, the results are what counts.
 """
 
 import hashlib
 import json
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from prosmin.errors import ProsminError
 from prosmin.files import writing
 
 Tensors = dict[str, Tensor]
@@ -24,6 +27,7 @@ class FeatureCache:
 
     folder: Path
     encoder: str  # the hash of its weights
+    _failures: list[str] = field(default_factory=list)  # after the first nothing is written any more
 
     def read(self, *content: object) -> Tensors | None:
         """What was kept under this content; None where nothing was, or where it is damaged."""
@@ -37,7 +41,16 @@ class FeatureCache:
         return tensors if whole else None
 
     def write(self, tensors: Tensors, *content: object) -> None:
-        """Keep tensors under this content."""
+        """Keep tensors under this content, if that can be done."""
+        if self._failures:
+            return
+        try:
+            self._write(tensors, content)
+        except (OSError, ProsminError) as error:
+            self._failures.append(str(error))
+            print(f"warning: features are not kept for the next command: {error}", file=sys.stderr)
+
+    def _write(self, tensors: Tensors, content: tuple[object, ...]) -> None:
         for path in self.folder.glob("*.safetensors"):
             if not path.name.startswith(self._prefix):
                 path.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ from prosmin.evaluation.protocols.ood import near_and_far
 from prosmin.evaluation.protocols.transfer import check_transfer_sets
 from prosmin.evaluation.result import Result
 from prosmin.evaluation.shares import labelled_shares
-from prosmin.files import write_text, writing
+from prosmin.files import check_writable, write_text, writing
 from prosmin.foreign import has_no_folder, keep_card, measured_run, results_folder
 
 DEFAULT = ("knn", "linear", "ood", "uncertainty", "corruption", "pictures")
@@ -89,6 +89,7 @@ def evaluate(
             found = {name: row for name, row in rows.items() if row is not None} | found
     missing = [name for name in names if name not in found]
     if missing:
+        _check_place(folder)
         cache = FeatureCache(folder / "cache", encoder.card["hash"])
         sets = _load(named) if set(missing) != {"transfer"} else {}  # which reads its own alone
         context = Context(encoder, sets, ood=named.ood, own_tenth=named.own_tenth, options=options, cache=cache)
@@ -133,6 +134,14 @@ def _places(run: Path | str, out: Path | str | None) -> tuple[Path | str, Path]:
             "Measure it where it is now: prosmin evaluate RUN --out DIR."
         )
     return owner, results_folder(owner, folder if out is None else out)
+
+
+def _check_place(folder: Path) -> None:
+    """Results that cannot be written are known before anything is measured."""
+    try:
+        check_writable(folder / "results")
+    except ProsminError as error:
+        raise ProsminError(f"{error} `--out DIR` puts the results elsewhere.") from error
 
 
 def _quick(options: Options) -> Options:

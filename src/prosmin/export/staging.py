@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from prosmin.errors import ProsminError
-from prosmin.files import advice, flush
+from prosmin.files import advice, flush, reason
 
 
 @contextmanager
@@ -27,9 +27,11 @@ def staged(out: Path, *, folder: Path) -> Iterator[Path]:
         for file in files:
             file.replace(folder / file.name)
         flush(folder)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ProsminError(f"{out} cannot be written: {reason}. {advice(error, out)}") from error
+    except (OSError, SafetensorError, ProsminError) as error:
+        cause = error.__cause__ if isinstance(error, ProsminError) else error  # of a single file it is told already
+        if not isinstance(cause, OSError | SafetensorError):
+            raise
+        raise ProsminError(f"{out} cannot be written: {reason(cause)}. {advice(cause, out)}") from cause
     finally:
         shutil.rmtree(part, ignore_errors=True)
         for parent in new:
