@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -628,6 +629,21 @@ class TestRefusals:
         assert words in said
         assert said.startswith("prosmin: ")
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(("reference", "file"), [("own", "reference-00000.safetensors"), ("none", ".parquet")])
+    def test_files_larger_than_allowed(self, encoder, specs, tmp_path, capsys, reference, file):
+        """As under `ulimit -f 8`: safetensors and pyarrow each have an error of their own for it."""
+        request = ["--data", specs[1], "--reference", specs[0] if reference == "own" else "none"]
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+        try:
+            assert main(["embed", str(encoder), *request, "--out", str(tmp_path / "x.parquet")]) == 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        said = capsys.readouterr().err
+        assert f"{file} cannot be written: File too large. Raise the limit on the size of a file, `ulimit -f`" in said
+        assert "unexpected" not in said
+        assert not (tmp_path / "x.parquet").exists()
 
     def test_training_pictures_that_are_gone(self, specs, tmp_path, capsys):
         folder = untrained(tiny_method("prosmin", data__spec="folder:gone")).save(tmp_path / "encoder")
