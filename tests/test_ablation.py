@@ -106,7 +106,7 @@ def test_a_sweep_that_cannot_be_read_is_refused(text, part):
 @pytest.mark.parametrize(
     ("asked", "part"),
     [
-        ({"over": ["loss.lam=0.5"]}, "needs a recipe"),
+        ({}, "The grid is empty"),
         ({"recipe": "demo"}, "The grid is empty"),
         ({"recipe": "demo", "over": ["loss.lam=0.5", "loss.lam=0.6"]}, "swept twice"),
         ({"grid": "lam", "over": ["loss.lam=0.5"]}, "swept twice"),
@@ -120,6 +120,14 @@ def test_a_sweep_that_cannot_be_read_is_refused(text, part):
 def test_contradictions_are_refused(asked, part):
     with pytest.raises(UsageError, match=part):
         combine(**{"grid": None, "recipe": None, "over": [], "fields": {}} | asked)
+
+
+def test_a_recipe_is_that_of_the_grid_or_demo():
+    recipes = [
+        combine(grid=grid, recipe=recipe, over=["training.seed=0,1"], fields={}).recipe
+        for grid, recipe in ((None, None), (None, "demo-vit"), ("paper-table4", None), ("paper-table4", "demo"))
+    ]
+    assert recipes == ["demo", "demo-vit", "paper", "demo"]
 
 
 def test_the_command_line_wins_over_what_a_grid_sets():
@@ -259,6 +267,23 @@ def test_missing_pictures_and_folders_of_other_runs_are_refused_early(tmp_path, 
     begun.close()
     with pytest.raises(ProsminError, match=r"optimizer\.lr: 0\.002 -> 0\.5"):
         ablate(small("training.seed=0,1", optimizer__lr="0.5"), tmp_path / "out")
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path, small, monkeypatch):
+    monkeypatch.setattr(run, "pretrain", lambda *_: pytest.fail("trained"))
+    grid = small("training.seed=0,1")
+    single = RunFolder(tmp_path / "single")
+    single.open(make_cells(grid)[0].config)
+    single.close()
+    (tmp_path / "file").write_text("mine")
+    for name, words in {
+        "single": r"single is the folder of a run, not of a grid\. Give another folder with --out",
+        "file": r"file is a file; a grid is a folder",
+        ".": r"is no folder of a grid and not empty: it holds file, single\. Give a new or empty folder",
+    }.items():
+        with pytest.raises(UsageError, match=words):
+            ablate(grid, tmp_path / name)
+    assert sorted(path.name for path in single.path.iterdir()) == [".lock", "config.yaml"]
 
 
 # Real cells

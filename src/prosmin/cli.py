@@ -186,7 +186,9 @@ def _parser() -> Parser:
     sweep = command(
         "ablate", _ablate, "train a grid of runs and compare them, without test pictures", takes_fields=True
     )
-    sweep.add_argument("--recipe", metavar="NAME", help="a recipe of `prosmin recipes` (default: that of the grid)")
+    sweep.add_argument(
+        "--recipe", metavar="NAME", help="a recipe of `prosmin recipes` (default: that of the grid, or demo)"
+    )
     sweep.add_argument("--grid", metavar="NAME", help="a grid that comes with the package, or a file NAME.yaml")
     sweep.add_argument(
         "--over",

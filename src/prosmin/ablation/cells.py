@@ -18,10 +18,14 @@ from prosmin.config import Config
 from prosmin.data.sources import open_source
 from prosmin.errors import ProsminError, UsageError
 from prosmin.methods import build_method
-from prosmin.training.run_folder import RunFolder
+from prosmin.training.naming import some
+from prosmin.training.run_folder import RunFolder, other_files
 
 RESULT = "ablation.json"
 """The file of a judged cell, in its run folder."""
+
+TABLE = "table.json"
+"""The file of all cells, in the folder of the grid."""
 
 LONGEST = 120  # letters of a folder's name; file systems stop at 255 bytes
 
@@ -64,7 +68,8 @@ def make_cells(grid: Grid) -> list[Cell]:
 
 
 def check_folders(cells: list[Cell], out: Path) -> None:
-    """Refuse folders that hold other runs, and pictures that cannot be had, before anything is trained."""
+    """Refuse folders that hold something else, and pictures that cannot be had, before anything is trained."""
+    _refuse_other_files(cells, out)
     for cell in cells:
         run = RunFolder(out / cell.name)
         if run.config_file.is_file() and (different := configs.differences(run.read_config(), cell.config)):
@@ -76,6 +81,20 @@ def check_folders(cells: list[Cell], out: Path) -> None:
     unjudged = [cell for cell in cells if not (out / cell.name / RESULT).is_file()]
     for spec in dict.fromkeys(cell.config.data.spec for cell in unjudged):
         open_source(spec)
+
+
+def _refuse_other_files(cells: list[Cell], out: Path) -> None:
+    if RunFolder(out).config_file.exists():
+        raise UsageError(f"--out {out} is the folder of a run, not of a grid. Give another folder with --out.")
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out} is a file; a grid is a folder. Give another with --out.")
+    own = {cell.name for cell in cells}  # a grid that was stopped within its first cell has no table yet
+    others = [] if (out / TABLE).is_file() else [name for name in other_files(out) if name not in own]
+    if others:
+        raise UsageError(
+            f"--out {out} is no folder of a grid and not empty: it holds {some(others)}. "
+            "Give a new or empty folder with --out."
+        )
 
 
 def value_text(value: Any) -> str:

@@ -18,6 +18,9 @@ from prosmin.errors import UsageError
 ROW = "row"
 """Stands in the place of a field for grids whose cells are named rows."""
 
+DEFAULT_RECIPE = "demo"
+"""As of the other commands, where neither a grid nor --recipe names one."""
+
 _KEYS = ("recipe", "set", "over", "rows", "notes")
 
 
@@ -60,9 +63,7 @@ def combine(
     *, grid: str | None, recipe: str | None, over: Sequence[str], fields: Mapping[str, str], data: str | None = None
 ) -> Grid:
     """The grid of a command line: --grid, --recipe, every --over, every --group.field, --data."""
-    if grid is None and recipe is None:
-        raise UsageError("A grid needs a recipe: give --recipe NAME, or --grid NAME, which brings its own.")
-    found = read_grid(grid) if grid is not None else Grid(recipe=str(recipe))
+    found = read_grid(grid) if grid is not None else Grid(recipe=recipe or DEFAULT_RECIPE)
     swept = dict(found.over)
     for text in over:
         name, values = parse_over(text)

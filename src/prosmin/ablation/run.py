@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
-from prosmin.ablation.cells import Cell, check_folders, make_cells
+from prosmin.ablation.cells import TABLE, Cell, check_folders, make_cells
 from prosmin.ablation.grid import Grid
 from prosmin.ablation.judging import Judge
 from prosmin.ablation.outcome import Outcome, measured
@@ -30,7 +30,7 @@ def ablate(grid: Grid, out: Path) -> list[Outcome]:
     if _is_first():
         print_table(grid, outcomes)
         plot = f"; plot: {out / PLOT}" if measured(outcomes) else ""
-        print(f"table: {out / 'table.md'}, {out / 'table.json'}{plot}")
+        print(f"table: {out / 'table.md'}, {out / TABLE}{plot}")
     failed = sum(1 for outcome in outcomes if outcome.error)
     if failed:
         raise ProsminError(

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from prosmin.ablation.cells import value_text
+from prosmin.ablation.cells import TABLE, value_text
 from prosmin.ablation.grid import ROW, Grid
 from prosmin.ablation.outcome import KNN, SEED, Outcome, Quantity, Spread, measured, over_seeds
 from prosmin.files import write_text
@@ -42,7 +42,7 @@ def print_table(grid: Grid, outcomes: Sequence[Outcome]) -> None:
 def write_table(grid: Grid, outcomes: Sequence[Outcome], out: Path) -> None:
     """table.md and table.json in the folder `out`."""
     write_text(out / "table.md", _markdown(grid, outcomes))
-    write_text(out / "table.json", json.dumps(_json(grid, outcomes, out), indent=1, ensure_ascii=False))
+    write_text(out / TABLE, json.dumps(_json(grid, outcomes, out), indent=1, ensure_ascii=False))
 
 
 def _tables(grid: Grid, outcomes: Sequence[Outcome]) -> list[tuple[list[str], list[list[str]]]]:

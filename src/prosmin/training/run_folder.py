@@ -11,9 +11,18 @@ from prosmin.config import Config
 from prosmin.encoder_file import CARD, read_card
 from prosmin.errors import ProsminError
 from prosmin.files import write_text
+from prosmin.training.naming import some
 
 _LOGS = (".log", ".out", ".err")
 """Endings of files into which a shell or SLURM may write what the run says."""
+
+
+def other_files(folder: Path) -> list[str]:
+    """What lies in a folder besides hidden files and what a launcher writes there before a run begins."""
+    try:
+        return sorted(name for name in os.listdir(folder) if not name.startswith(".") and not name.endswith(_LOGS))
+    except OSError:  # who may not list it cannot use it: `open` says so
+        return []
 
 
 class RunFolder:
@@ -63,19 +72,15 @@ class RunFolder:
         """An error where the folder is somebody's, not a run's: what a launcher writes beside a run may be there."""
         if self.config_file.exists() or not self.path.is_dir():
             return
-        try:
-            names = sorted(name for name in os.listdir(self.path) if not name.startswith("."))
-        except OSError:  # who may not list it cannot use it: `open` says so
-            return
         if any(self.path.glob("checkpoints/step-*")):
             raise ProsminError(
                 f"{self.path} holds checkpoints but no config.yaml. "
                 "Put the file back, or give another folder with --out."
             )
-        if others := [name for name in names if not name.endswith(_LOGS)]:
-            shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+        if others := other_files(self.path):
             raise ProsminError(
-                f"{self.path} is no run folder and not empty: it holds {shown}. Give a new or empty folder with --out."
+                f"{self.path} is no run folder and not empty: it holds {some(others)}. "
+                "Give a new or empty folder with --out."
             )
 
     def open(self, config: Config) -> None:

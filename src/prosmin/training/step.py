@@ -13,6 +13,7 @@ from prosmin.config import Config
 from prosmin.data.views import Views
 from prosmin.errors import ProsminError
 from prosmin.methods.output import Draws, Output
+from prosmin.training.naming import some
 from prosmin.training.schedules import Values
 
 
@@ -120,13 +121,9 @@ def refuse_unusable(
             continue
         bad = (~torch.isfinite(done.output.losses)).tolist()
         named = [key(i) for i, is_bad in zip(index.tolist(), bad, strict=True) if is_bad]
-        where = f"its loss is not finite for {_some(named)}" if named else "its gradient is not finite"
+        pictures = f"{len(named)} picture{'s' * (len(named) > 1)}: {some(named)}"
+        where = f"its loss is not finite for {pictures}" if named else "its gradient is not finite"
         raise ProsminError(f"Step {step} was not applied: {where}. {next_steps()}")
-
-
-def _some(pictures: Sequence[str], *, shown: int = 5) -> str:
-    more = f" and {len(pictures) - shown} more" if len(pictures) > shown else ""
-    return f"{len(pictures)} picture{'s' * (len(pictures) > 1)}: {', '.join(pictures[:shown])}{more}"
 
 
 def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
