@@ -645,6 +645,21 @@ class TestRefusals:
         assert "unexpected" not in said
         assert not (tmp_path / "x.parquet").exists()
 
+    def test_a_card_without_its_weights(self, encoder, specs, tmp_path, capsys):
+        """Half a copy, and a folder of results, which has no weights on purpose."""
+        card = json.loads((encoder / "encoder.json").read_text())
+        (tmp_path / "half").mkdir()
+        (tmp_path / "half" / "encoder.json").write_text(json.dumps(card))
+        command = ["embed", str(tmp_path / "half"), "--data", specs[1], "--out", str(tmp_path / "x.parquet")]
+        assert main(command) == 1
+        assert capsys.readouterr().err == (
+            f"prosmin: {tmp_path}/half holds no encoder.safetensors, the weights that its card encoder.json describes. "
+            "Copy both again.\n"
+        )
+        (tmp_path / "half" / "encoder.json").write_text(json.dumps(card | {"run": "/data/run"}))
+        assert main(command) == 1
+        assert "half keeps results alone; its encoder is in /data/run: give that folder." in capsys.readouterr().err
+
     def test_training_pictures_that_are_gone(self, specs, tmp_path, capsys):
         folder = untrained(tiny_method("prosmin", data__spec="folder:gone")).save(tmp_path / "encoder")
         request = Request(data=specs[1], out=tmp_path / "x.parquet")

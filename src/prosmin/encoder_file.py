@@ -118,6 +118,10 @@ def _runs_below(folder: Path) -> list[str]:
 def fill(method: nn.Module, folder: Path, card: dict[str, Any]) -> nn.Module:
     """The method with the weights of the folder; what does not fit the card is refused by name."""
     file = folder / WEIGHTS
+    if not file.exists():
+        if "run" in card:  # as `prosmin evaluate RUN --out` leaves it
+            raise ProsminError(f"{folder} keeps results alone; its encoder is in {card['run']}: give that folder.")
+        raise ProsminError(f"{folder} holds no {WEIGHTS}, the weights that its card {CARD} describes. Copy both again.")
     try:
         if file_hash(file) != card["hash"]:
             raise ProsminError(f"{file} does not fit its card {CARD}: it was changed or cut. Copy both again.")
