@@ -315,7 +315,7 @@ def test_lines_that_are_not_run_are_known_and_checked():
 
 
 def test_options_and_fields_in_the_text_exist():
-    ours = set.union(*subcommands().values())
+    ours = set(cli._parser().flags()).union(*subcommands().values())
     for name, text in ALL.items():
         for option in re.findall(r"(?<![\w-])--[a-z][\w.-]*", re.sub(r"^#SBATCH.*", "", text, flags=re.MULTILINE)):
             known = option in ours | set(OTHERS_OPTIONS) or option.removeprefix("--") in fields()

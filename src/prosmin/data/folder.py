@@ -73,7 +73,7 @@ def open_folder(rest: str) -> FolderSource:
     root = find_folder(rest)
     names = sorted(_walk(root))
     if not names:
-        raise ProsminError(
+        raise UsageError(
             f"There are no pictures in the folder {root}. Files named {', '.join(SUFFIXES[:7])}, ... count, "
             "flat or in one folder a class."
         )
