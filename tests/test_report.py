@@ -11,6 +11,7 @@ import pytest
 from sklearn.metrics import auc, roc_auc_score
 
 from fake_run import NASTY, STEPS, fake_run
+from prosmin.cli import main
 from prosmin.errors import ProsminError, UsageError
 from prosmin.report import write_report
 from prosmin.report.axes import nice_step, round_axis, tight_axis
@@ -237,6 +238,28 @@ def test_wrong_use_is_one_sentence(whole, tmp_path):
         write_report([tmp_path / "empty"], tmp_path / "x.html")
     with pytest.raises(ProsminError, match="is a folder"):
         write_report([whole], tmp_path)
+    for name in ("x.pdf", "x", "x.html.gz"):
+        with pytest.raises(
+            UsageError, match=r"a page of HTML: allowed are \*\.html and \*\.htm, such as --out .*x.*\.html"
+        ):
+            write_report([whole], tmp_path / name)
+    with pytest.raises(UsageError, match=rf"The report got {whole.parent}/x/\.\./demo more than once; name each run"):
+        write_report([whole, whole.parent / "x/../demo"], tmp_path / "x.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+    assert write_report([whole], tmp_path / "X.HTM").exists()
+
+
+def test_the_help_says_where_the_page_goes(whole, tmp_path, capsys, monkeypatch):
+    with pytest.raises(SystemExit):
+        main(["report", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "default: RUN/report.html; of several, ./report.html" in said
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(whole, "one")
+    shutil.copytree(whole, "two")
+    assert main(["report", "one"]) == 0
+    assert main(["report", "one", "two"]) == 0
+    assert capsys.readouterr().out == "wrote one/report.html\nwrote report.html\n"
 
 
 def test_page_is_replaced_whole_and_is_reproducible(whole, tmp_path, monkeypatch):

@@ -162,9 +162,10 @@ def _parser() -> Parser:
         "--out",
         type=Path,
         metavar="DIR",
-        help="results folder of an encoder without its own (default: runs/shipped-NAME, runs/timm-NAME)",
+        help="folder of the results, to keep those of several sets apart (default: RUN itself; runs/shipped-NAME or "
+        "runs/timm-NAME for encoders without a folder)",
     )
-    judge.add_argument("--again", action="store_true", help="measure again what is already in RUN/results")
+    judge.add_argument("--again", action="store_true", help="measure again what is already among the results")
     for field in dataclasses.fields(Options):
         protocols = ", ".join(field.metadata["read_by"])
         judge.add_argument(
@@ -237,7 +238,9 @@ def _parser() -> Parser:
 
     page = command("report", _report, "one HTML page of one run, or of several side by side")
     page.add_argument("runs", type=Path, nargs="+", metavar="RUN")
-    page.add_argument("--out", type=Path, metavar="FILE.html", help="where to (default: RUN/report.html)")
+    page.add_argument(
+        "--out", type=Path, metavar="FILE.html", help="where to (default: RUN/report.html; of several, ./report.html)"
+    )
 
     speed = command("benchmark", _benchmark, "how fast a recipe trains, and what bounds it", takes_fields=True)
     timed = speed.add_mutually_exclusive_group()

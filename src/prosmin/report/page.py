@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from prosmin.errors import ProsminError
+from prosmin.errors import ProsminError, UsageError
 from prosmin.files import write_text
 from prosmin.report.attention import attention_section
 from prosmin.report.blocks import Section, grouped
@@ -43,15 +43,22 @@ SECTIONS: Sequence[Callable[[Sequence[Run]], Section]] = (
 )
 """The page from top to bottom; a section without blocks is left out. A new part is one file and one line here."""
 
+ENDINGS = (".html", ".htm")
+
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write the page of one run, or of several side by side; a page that stood at `out` is replaced whole."""
-    text = render(read_runs(runs))
     out = Path(out)
     if out.is_dir():
         raise ProsminError(
             f"{out} is a folder and the report is a file; name one, such as --out {out / 'report.html'}."
         )
+    if out.suffix.lower() not in ENDINGS:
+        raise UsageError(
+            f"--out is {out}; the report is a page of HTML: allowed are *{' and *'.join(ENDINGS)}, "
+            f"such as --out {out.with_suffix('.html') if out.name else 'report.html'}. A browser prints it as PDF."
+        )
+    text = render(read_runs(runs))
     # A file name need not be valid Unicode; what cannot be written becomes a question mark.
     write_text(out, text.encode("utf-8", "replace").decode("utf-8"))
     return out

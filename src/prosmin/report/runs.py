@@ -83,12 +83,16 @@ def numbers(values: dict[str, Any]) -> dict[str, float]:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """The runs in the order given, each once, with names that tell them apart."""
-    folders = list({path.resolve(): path for path in map(Path, paths)}.values())
+    """The runs in the order given, with names that tell them apart."""
+    folders = [Path(path) for path in paths]
     if not folders:
         raise UsageError(
             "The report got no run folder; give one or more: prosmin report RUN [RUN ...] --out FILE.html."
         )
+    places = [path.resolve() for path in folders]
+    twice = [str(path) for i, path in enumerate(folders) if places[i] in places[:i]]
+    if twice:
+        raise UsageError(f"The report got {', '.join(dict.fromkeys(twice))} more than once; name each run once.")
     return [read_run(path, name) for path, name in zip(folders, distinct_names(folders), strict=True)]
 
 
