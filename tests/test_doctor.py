@@ -430,4 +430,22 @@ def test_half_written_files_are_found(monkeypatch, tmp_path):
     monkeypatch.setattr(prosmin.files, "writing", careless)
     finding = failing("writing")
     assert finding.status == "problem"
-    assert "TMPDIR" in finding.do
+    assert "another folder" in finding.do
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_files_are_tried_where_runs_go(monkeypatch, tmp_path, writable):
+    import prosmin.files
+
+    (tmp_path / "here").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(selftest.tempfile, "tempdir", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(selftest.os, "access", lambda path, mode: writable)
+    written = []
+    write_text = prosmin.files.write_text
+    monkeypatch.setattr(prosmin.files, "write_text", lambda path, text: (written.append(path), write_text(path, text)))
+    expected = tmp_path / ("here" if writable else "elsewhere")
+    assert selftest.check_writing() == f"files in {expected} are written whole or not at all"
+    assert [path.parent.parent for path in written] == [expected]
+    assert list(expected.iterdir()) == []

@@ -2,6 +2,7 @@
 
 import io
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable, Collection
@@ -103,7 +104,9 @@ def check_writing() -> str:
     """A file is written whole; one that fails half-way leaves the old one and nothing else."""
     from prosmin.files import write_text, writing
 
-    with tempfile.TemporaryDirectory(prefix="prosmin-doctor-") as folder:
+    # Where runs go unless told otherwise; that it may not be written to is a note of examine_disk, not a problem.
+    where = str(Path.cwd()) if os.access(Path.cwd(), os.W_OK) else tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(prefix=".prosmin-doctor-", dir=where) as folder:
         path = Path(folder) / "file.txt"
         write_text(path, "whole")
         try:
@@ -115,7 +118,7 @@ def check_writing() -> str:
         left = sorted(p.name for p in path.parent.iterdir())
         if left != [path.name] or path.read_text() != "whole":
             raise OSError(f"an interrupted write left {', '.join(left)}")
-    return f"files in {tempfile.gettempdir()} are written whole or not at all"
+    return f"files in {where} are written whole or not at all"
 
 
 class InterruptedWriteError(Exception):
@@ -155,5 +158,5 @@ TESTS = {
         ("torch", "torchvision", "numpy", "pillow"),
         "pip install --force-reinstall torch torchvision pillow",
     ),
-    "writing": Test(check_writing, (), "Free some space, or set TMPDIR to a folder that may be written to"),
+    "writing": Test(check_writing, (), "Free some space, or start from another folder"),
 }
