@@ -40,6 +40,21 @@ def undisturbed(tmp_path_factory):
     return pretrain(configs.resolve(recipe="demo", overrides=TINY), run)
 
 
+def test_others_may_read_a_run(undisturbed):
+    """All its files have the permissions that the umask grants."""
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in undisturbed.rglob("*") if path.is_file()}
+    assert set(modes.values()) == {modes["metrics.jsonl"]}, modes
+
+
+def test_a_lower_limit_than_the_checkpoint_leaves_the_encoder_of_that_checkpoint(tmp_path, tiny):
+    run = tmp_path / "run"
+    pretrain(tiny(training__max_steps="4"), run)
+    (run / "encoder.json").unlink()  # as if it had been stopped at step 4
+    pretrain(tiny(training__max_steps="2"), run)
+    card = json.loads((run / "encoder.json").read_text())
+    assert (card["step"], card["trained"]) == (4, 4)
+
+
 def test_a_run_leaves_what_the_contract_names(undisturbed, tiny):
     assert configs.build(configs.read_yaml(undisturbed / "config.yaml")) == tiny()
     assert [p.name for p in sorted((undisturbed / "checkpoints").iterdir())] == [

@@ -305,6 +305,7 @@ def test_time_is_pictures_over_rate():
         ({"scale_mean": 1e-6}, "watch", "all but vanished"),
         ({"knn_top1": 0.3}, "watch", "below its best"),
         ({"loss": float("nan")}, "bad", "stopped being finite"),
+        ({"loss": 1e9}, "bad", "it diverged"),
         ({"epoch": 12.0}, "watch", "not finished"),
     ],
 )

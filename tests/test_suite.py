@@ -108,6 +108,7 @@ class TestResults:
 
     def test_what_is_there_is_not_repeated_and_what_changed_is(self, run, results, fake):
         assert evaluate(run, protocols=QUICK)["knn"] == results["knn"]
+        assert evaluate(run, protocols="knn") == {"knn": results["knn"]}  # one name is a list of one
         assert fake == []
         evaluate(run, protocols=["knn"], data="photos@train", test="photos@train")
         assert fake == ["knn"]

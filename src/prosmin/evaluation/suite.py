@@ -57,11 +57,11 @@ _GIVE_LABELS = (
 def evaluate(
     run: Path | str,
     *,
-    protocols: Sequence[str] | None = None,
+    protocols: Sequence[str] | str | None = None,
     suite: str | None = None,
     data: str | None = None,
     test: str | None = None,
-    ood: Sequence[str] | None = None,
+    ood: Sequence[str] | str | None = None,
     options: Options | None = None,
     out: Path | str | None = None,
     again: bool = False,
@@ -73,6 +73,7 @@ def evaluate(
     Where the pictures have no splits, a tenth of them takes the place of test for what needs no labels.
     Results go to `out`, else to the run's own folder; the folder that was `out` once stands for its run.
     """
+    protocols, ood = ([x] if isinstance(x, str) else x for x in (protocols, ood))
     run, folder = _places(run, out)
     encoder = load(run)
     asked = options or Options()

@@ -7,7 +7,7 @@ import numpy as np
 from prosmin.report.blocks import Finding, Status, Verdict
 from prosmin.report.glossary import number, percent
 from prosmin.report.runs import Run
-from prosmin.training.health import COLLAPSED_RANK, COLLAPSED_STD
+from prosmin.training.health import COLLAPSED_RANK, COLLAPSED_STD, is_diverged
 
 TITLES: dict[Status, str] = {
     "good": "Healthy",
@@ -50,6 +50,9 @@ def _loss(run: Run) -> Finding | None:
     if not ends:
         return None
     start, end, _ = ends
+    if is_diverged([{"loss": float(value)} for value in values]):
+        text = f"The loss rose from {number(start)} to {number(end)}: it diverged. A lower optimizer.lr helps."
+        return Finding(status="bad", text=text)
     if end <= start:
         return Finding(status="good", text=f"The loss fell from {number(start)} to {number(end)}.")
     text = f"The loss rose from {number(start)} to {number(end)}, as it can while the targets spread out."

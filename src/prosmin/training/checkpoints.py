@@ -56,7 +56,9 @@ def save(
         hashes = {name: file_hash(part / name) for name in (_MODEL, _OPTIMIZER)}
         state = {"step": step, "fingerprint": fingerprint, "files": hashes, "knn_top1": knn}
         (part / _STATE).write_text(json.dumps(state, indent=1))
+        granted = (part / _STATE).stat().st_mode  # by the umask; safetensors lets the owner alone read
         for name in (_MODEL, _OPTIMIZER, _STATE):
+            (part / name).chmod(granted)
             flush(part / name)
         if final.exists():  # a damaged one that was skipped on resume
             shutil.rmtree(final)

@@ -75,7 +75,7 @@ def train(
                 processes.close()
                 raise _farewell(leaving, behind, last, log.watch)
     processes.close()
-    return last
+    return max(start, last)  # a checkpoint may lie beyond a training.max_steps that was lowered
 
 
 def _batches(fabric: Fabric, feed: Feed, order: Order, start: int, last: int) -> Iterator[Batch]:
