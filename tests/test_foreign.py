@@ -158,6 +158,20 @@ class TestFolder:
         with pytest.raises(UsageError, match=r"folder of a run of prosmin\. Choose another"):
             results_folder("timm:resnet50", tmp_path)
 
+    def test_results_of_others_are_not_taken_for_a_runs_own(self, tmp_path):
+        run, moved, out = (tmp_path / name for name in ("run", "moved", "out"))
+        for folder, card in ((run, {"hash": "a"}), (moved, {"hash": "a"}), (out, {"hash": "t", "encoder": "timm:x"})):
+            folder.mkdir()
+            (folder / "encoder.json").write_text(json.dumps(card))
+        with pytest.raises(UsageError, match=r"out keeps the results of timm:x\. Choose another"):
+            results_folder(run, out)
+        (out / "encoder.json").write_text(json.dumps({"hash": "a", "run": str(run)}))
+        assert results_folder(run, out) == out
+        assert results_folder(moved, out) == out  # the same weights: the run lies elsewhere now
+        (moved / "encoder.json").write_text(json.dumps({"hash": "b"}))
+        with pytest.raises(UsageError, match="keeps the results of"):
+            results_folder(moved, out)
+
     def test_the_folder_loads_the_encoder_it_was_measured_with(self, file, tmp_path):
         copy = tmp_path / "copy.pth"
         copy.write_bytes(file.read_bytes())

@@ -119,7 +119,8 @@ class Encoder:
             raise ProsminError("This encoder has no target network: its weights are not those of a run of prosmin.")
         method = copy.deepcopy(self.method)
         method.get_submodule("online").load_state_dict(method.get_submodule("target").state_dict())
-        told = {name: value for name, value in self.card.items() if name != "deviation"} | {"network": "target"}
+        told = {name: value for name, value in self.card.items() if name != "deviation"}
+        told |= {"network": "target", "hash": f"target of {self.card.get('hash')}"}  # one of its own when saved
         other = Encoder(method, self.config, card=told if self.card else None, fresh=self._fresh)
         return other.to(self.device, precision=self.precision)
 
@@ -239,7 +240,10 @@ def _device(wanted: torch.device | str) -> torch.device:
         raise
     except (RuntimeError, AssertionError, TypeError) as error:  # an unknown name, none of the kind, no such number
         there = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-        raise ProsminError(f"There is no device {str(wanted)!r} here; there are: {', '.join(there)}.") from error
+        why = str(error).partition("\n")[0].rstrip(".")
+        raise ProsminError(
+            f"There is no device {str(wanted)!r} here that can be used ({why}); there are: {', '.join(there)}."
+        ) from error
     return device
 
 
@@ -315,7 +319,7 @@ def load(run: Path | str, *, device: torch.device | str | None = None) -> Encode
             f"An encoder came as {type(run).__name__}; allowed: the path of a run folder or of one of Encoder.save, "
             "the name of a shipped encoder, or timm:NAME[@FILE]."
         )
-    return _load(run).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return _load(run).to(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
 
 
 def _load(run: Path | str) -> Encoder:

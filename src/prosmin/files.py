@@ -5,7 +5,6 @@ import hashlib
 import os
 import pwd
 import re
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,18 +20,15 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """An empty file beside `path` to write to; renamed onto it when the block ends well, removed when it does not.
+    """A place beside `path` to write to; renamed onto it when the block ends well, removed when it does not.
 
     Whoever writes it, it has the permissions that the umask grants: safetensors makes files that only the owner reads.
     """
     beside = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.unlink(missing_ok=True)  # of a program that was killed
-        beside.touch()
-        granted = stat.S_IMODE(beside.stat().st_mode)
         yield beside
-        beside.chmod(granted)
+        beside.chmod(_granted())
         flush(beside)
         beside.replace(path)
         flush(path.parent)
@@ -45,10 +41,19 @@ def writing(path: Path) -> Iterator[Path]:
         raise
 
 
+def _granted() -> int:
+    """The permissions that the umask grants. Asking os.umask would set it for a moment, for all threads."""
+    try:
+        told = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    except OSError:
+        told = None
+    return 0o666 & ~(int(told[1], 8) if told else 0o022)
+
+
 def check_writable(folder: Path) -> None:
     """Find out before long work whether files can be made in a folder, or the folder itself where it is missing."""
-    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
+        place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
         with tempfile.TemporaryFile(dir=place) as file:  # which never has a name: nothing is left behind
             file.write(bytes(4096))
     except OSError as error:

@@ -86,19 +86,32 @@ def results_folder(run: Path | str, out: Path | str | None = None) -> Path:
         raise UsageError(f"{folder} is the folder of a run of prosmin. Choose another for {run}: --out DIR.")
     if (folder / WEIGHTS).exists():  # whose card would be lost
         raise UsageError(f"{folder} is the folder of an encoder. Choose another for {run}: --out DIR.")
-    owner = measured_run(folder)
-    if owner is not None and (has_no_folder(run) or owner != Path(run).resolve()):
-        raise UsageError(f"{folder} keeps the results of {owner}. Choose another for {run}: --out DIR.")
+    kept = _card(folder)
+    if has_no_folder(run):
+        is_own = "run" not in kept
+    else:  # the same run, or one that was moved and has the same weights
+        is_own = kept.get("run") == str(Path(run).resolve()) or kept.get("hash", "") == _card(Path(run)).get("hash")
+    if kept and not is_own:
+        raise UsageError(
+            f"{folder} keeps the results of {kept.get('run', kept.get('encoder'))}. "
+            f"Choose another for {run}: --out DIR."
+        )
     return folder
 
 
 def measured_run(folder: Path) -> Path | None:
     """The run elsewhere whose results a folder keeps, as `--out` leaves them; None where it keeps no such results."""
+    found = _card(folder).get("run")
+    return Path(found) if isinstance(found, str) else None
+
+
+def _card(folder: Path) -> dict[str, Any]:
+    """The card in a folder; empty where there is none that can be read."""
     try:
         card = json.loads((folder / CARD).read_text())
     except (OSError, ValueError):
-        return None
-    return Path(card["run"]) if isinstance(card, dict) and isinstance(card.get("run"), str) else None
+        return {}
+    return card if isinstance(card, dict) else {}
 
 
 def _default_name(run: str) -> str:

@@ -146,9 +146,8 @@ class TrainingConfig:
     on_collapse: Literal["warn", "stop"] = option("warn", "what to do when the representation collapses")
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "accumulate", "checkpoint_every", "keep", "log_every"):
+        for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "keep", "log_every"):
             check(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "1 or more")
-        check(self.batch_size >= 2, "training.batch_size", self.batch_size, "2 or more, since one has no spread")
         for name in ("max_steps", "knn_every"):
             value = getattr(self, name)
             check(value is None or value >= 1, f"training.{name}", value, "1 or more, or null")

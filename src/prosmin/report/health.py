@@ -50,7 +50,7 @@ def _loss(run: Run) -> Finding | None:
     if not ends:
         return None
     start, end, _ = ends
-    if is_diverged([{"loss": float(value)} for value in values]):
+    if is_diverged([{"loss": start}, {"loss": end}]):
         text = f"The loss rose from {number(start)} to {number(end)}: it diverged. A lower optimizer.lr helps."
         return Finding(status="bad", text=text)
     if end <= start:

@@ -27,7 +27,7 @@ def make_fabric(config: Config, out: Path) -> Fabric:
         )
     devices, nodes = layout(config.compute, os.environ)
     if devices > 1:
-        os.environ.setdefault("LOCAL_WORLD_SIZE", str(devices))  # torchrun's word, by which processes share the cores
+        os.environ["LOCAL_WORLD_SIZE"] = str(devices)  # torchrun's word, by which processes share the cores
     try:
         fabric = Fabric(
             accelerator=config.compute.accelerator,

@@ -39,9 +39,9 @@ def pretrain(config: Config, out: Path) -> Path:
     run = RunFolder(out)
     run.refuse_other_files()
     check_shares(config.training, processes=math.prod(layout(config.compute, os.environ)))  # before any is started
-    products = torch.get_float32_matmul_precision()
-    fabric = make_fabric(config, out)
+    products, beside = torch.get_float32_matmul_precision(), os.environ.get("LOCAL_WORLD_SIZE")
     try:
+        fabric = make_fabric(config, out)
         if run.config_file.exists():
             _open(fabric, run, config)
             if run.is_finished(config):
@@ -58,7 +58,10 @@ def pretrain(config: Config, out: Path) -> Path:
             run.go_on(config)
         _train(fabric, config, run, feed, order, method, knn)
     finally:
-        torch.set_float32_matmul_precision(products)  # what is evaluated after it is not to depend on having trained
+        # What follows in this process is not to depend on having trained: products on a GPU, and the cores it may use.
+        torch.set_float32_matmul_precision(products)
+        if beside is None:
+            os.environ.pop("LOCAL_WORLD_SIZE", None)
         run.close()
     return run.path
 
