@@ -524,7 +524,7 @@ class TestContinuing:
         (pictures / "070.png").write_bytes(b"broken")
         request = Request(data=f"folder:{pictures}", out=tmp_path / "x.parquet", reference="none", views=0, max_bad=0.0)
         with monkeypatch.context() as patch:  # fills all parts, refuses to join
-            patch.setattr(stream, "check_share", lambda *_, **__: None)
+            patch.setattr(stream, "check_readable", lambda *_, **__: None)
             with pytest.raises(ProsminError, match=r"070.png"):
                 embed(encoder, request)
         (pictures / "070.png").write_bytes(good)

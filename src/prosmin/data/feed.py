@@ -26,7 +26,7 @@ from prosmin.data.pictures import (
     Pictures,
     TooLargeError,
     check_not_empty,
-    check_share,
+    check_readable,
     load_source,
     read_picture,
     worker_count,
@@ -295,7 +295,7 @@ class StreamFeed:
         with self._lock:
             self._bad[number] = f"{self._source.key(number)}: {reason}"
             bad = list(self._bad.values())
-        check_share(bad, total=len(self._source), max_bad=self._max_bad, spec=self._source.spec, option=self._option)
+        check_readable(bad, total=len(self._source), max_bad=self._max_bad, spec=self._source.spec, option=self._option)
 
     def _read_part(self, numbers: list[int], stop: threading.Event) -> list[bytes | Tensor | None]:
         """Bytes for nvJPEG; None where there are none, which `_find` will then name."""

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from prosmin.data.decode import MAX_LONGER, MAX_SHORTER, PictureError
 from prosmin.data.feed import Batch, StreamFeed
-from prosmin.data.noting import Noting, check_share
-from prosmin.data.pictures import Pictures
+from prosmin.data.noting import Noting
+from prosmin.data.pictures import Pictures, check_readable
 from prosmin.data.sources import FORMS, Source, open_source, parse
 from prosmin.errors import ProsminError, UsageError
 
@@ -130,7 +130,7 @@ def picture_batches(
                     first = int(batch.index[~good][0])
                     reason = source.unreadable[first]
                     raise ProsminError(f"{source.key(first)} cannot be read: {reason}. Mend it or leave it out.")
-                check_share(source.lines(), total=len(source), max_bad=max_bad, spec=source.spec)
+                check_readable(source.lines(), total=len(source), max_bad=max_bad, spec=source.spec)
                 here = good.to(device)
                 batch = Batch(batch.images[here], batch.sizes[here], batch.index[good])
             if len(batch.index):

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from prosmin.data.decode import PictureError
-from prosmin.data.pictures import check_share as check_share  # what is noted is counted by it
 from prosmin.data.pictures import read_picture
 from prosmin.data.sources import Source
 

@@ -94,7 +94,7 @@ def load_source(source: Source, *, max_bad: float, limit: int, option: str = "")
     for i, picture in enumerate(_decode_all(source)):
         if isinstance(picture, PictureError):
             bad.append(f"{source.key(i)}: {picture}")
-            check_share(bad, total=len(source), max_bad=max_bad, spec=source.spec, option=option)
+            check_readable(bad, total=len(source), max_bad=max_bad, spec=source.spec, option=option)
             continue
         height, width = max(height, picture.shape[1]), max(width, picture.shape[2])
         if (needed := len(source) * 3 * height * width) > limit:
@@ -142,7 +142,7 @@ def check_not_empty(source: Source) -> None:
         raise ProsminError(f"There are no pictures in {source.spec}.")
 
 
-def check_share(unreadable: list[str], *, total: int, max_bad: float, spec: str, option: str = "") -> None:
+def check_readable(unreadable: list[str], *, total: int, max_bad: float, spec: str, option: str = "") -> None:
     """An error with the list as soon as more than `max_bad` of all pictures, or every one, are unreadable.
 
     `option` is where the user allows more, if there is such a place.

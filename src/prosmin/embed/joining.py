@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from prosmin.data.noting import Noting, check_share
+from prosmin.data.noting import Noting
+from prosmin.data.pictures import check_readable
 from prosmin.embed import columns
 from prosmin.embed.parts import Parts
 from prosmin.errors import ProsminError
@@ -42,7 +43,7 @@ def join(parts: Parts, out: Path, source: Noting, about: dict[str, Any], *, max_
     paths = [parts.path(i) for i in range(len(parts))]
     unreadable = {number: reason for path in paths for number, reason in unreadable_of(path).items()}
     lines = [f"{source.key(number)}: {reason}" for number, reason in unreadable.items()]
-    check_share(lines, total=len(parts.numbers), max_bad=max_bad, spec=source.spec, option="--max-bad SHARE")
+    check_readable(lines, total=len(parts.numbers), max_bad=max_bad, spec=source.spec, option="--max-bad SHARE")
     dim = _schema(paths[0]).field("features").type.list_size
     schema = columns.schema(dim, about | {"unreadable": lines})
     rows = flagged = 0

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from prosmin.data.feed import Batch
-from prosmin.data.noting import Noting, check_share
+from prosmin.data.noting import Noting
+from prosmin.data.pictures import check_readable
 from prosmin.embed.decoding import decoded
 from prosmin.embed.parts import Parts
 from prosmin.embed.processes import Process
@@ -56,7 +57,7 @@ def fill(
                 made.append(make(next(batches)))
                 progress.advance(len(order))
             if source.unreadable:
-                check_share(
+                check_readable(
                     source.lines(),
                     total=len(parts.numbers),
                     max_bad=max_bad,
