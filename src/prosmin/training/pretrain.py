@@ -42,9 +42,10 @@ def pretrain(config: Config, out: Path) -> Path:
     products, beside = torch.get_float32_matmul_precision(), os.environ.get("LOCAL_WORLD_SIZE")
     try:
         fabric = make_fabric(config, out)
-        if run.config_file.exists():
+        # One process looks for all: a slow one would find what the first has written meanwhile.
+        if fabric.broadcast(run.config_file.exists()):
             _open(fabric, run, config)
-            if run.is_finished(config):
+            if fabric.broadcast(run.is_finished(config)):
                 _say(fabric, f"{run.path} has finished already.")
                 return run.path
         # Before a new folder is made: pictures or networks that cannot be had leave nothing behind.

@@ -1,5 +1,6 @@
 """What the processes of a run tell each other beside the gradients: over the CPU, so that no GPU waits for it."""
 
+import atexit
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ class Processes:
         several = dist.is_initialized() and dist.get_world_size() > 1
         self._group: Any = dist.new_group(backend="gloo", timeout=PATIENCE) if several else None
         self._under_way: tuple[Any, torch.Tensor] | None = None
+        atexit.unregister(_leave)  # of a run before this one: until `close`, others may wait for this process
 
     def agree(self, code: int) -> int:
         """Give this process's code and get the largest of all processes: the same on each of them.
@@ -40,8 +42,9 @@ class Processes:
         return sorted({line for part in parts for line in part})
 
     def close(self) -> None:
-        """Wait for what is still under way."""
+        """Wait for what is still under way; the connections end before Python does."""
         self._receive()
+        atexit.register(_leave)
 
     def _receive(self) -> int:
         if self._under_way is None:
@@ -50,3 +53,13 @@ class Processes:
         self._under_way = None
         work.wait()
         return int(received)
+
+
+def _leave() -> None:
+    """End the connections while Python is whole.
+
+    gloo's threads let go of the last tensors in their own time. Where that falls into the end of the interpreter, the
+    process may hang or abort, and torchrun waits five minutes for it.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
