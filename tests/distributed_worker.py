@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from prosmin import config as configs
-from prosmin.training.logbook import Logbook
 from prosmin.training import pretrain as pretraining
 from prosmin.training.launch import make_fabric
+from prosmin.training.logbook import Logbook
 from prosmin.training.pretrain import pretrain
 
 STUCK = 150

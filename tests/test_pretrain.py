@@ -170,8 +170,15 @@ def test_a_finished_run_is_not_repeated(undisturbed, tmp_path, tiny, capsys):
     shutil.copytree(undisturbed, run)
     before = (run / "encoder.safetensors").stat().st_mtime_ns
     pretrain(tiny(), run)
-    assert "finished already" in capsys.readouterr().out
+    assert "has finished already" in capsys.readouterr().out
     assert (run / "encoder.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_run_that_was_shortened_says_how_to_go_on(tmp_path, tiny, capsys):
+    for _ in range(2):
+        pretrain(tiny(training__max_steps="1"), tmp_path / "run")
+    steps = json.loads((tmp_path / "run/encoder.json").read_text())["steps"]
+    assert f"already at step 1; --training.max_steps null goes on to {steps}.\n" in capsys.readouterr().out
 
 
 def _cut(path):

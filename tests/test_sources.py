@@ -448,7 +448,7 @@ class TestWebdataset:
         with pytest.raises(UsageError, match="not on this machine"):
             open_source("webdataset:https://example.org/a.tar")
         self.shard(tmp_path / "a.tar", {"1.txt": b"x"})
-        with pytest.raises(ProsminError, match="no pictures in the shards"):
+        with pytest.raises(UsageError, match="no pictures in the shards"):
             open_source(f"webdataset:{tmp_path}/a.tar")
         self.shard(tmp_path / "a.tar", {"1.png": encoded(), "2.png": encoded(), "1.cls": b"3"})
         with pytest.raises(ProsminError, match=r"1 of 2 pictures .* have no \.cls"):

@@ -70,7 +70,7 @@ def open_webdataset(rest: str) -> WebdatasetSource:
             places.append(place)
             labels.append(label)
     if not places:
-        raise ProsminError(f"There are no pictures in the shards of webdataset:{rest}; members named *.jpg, ... count.")
+        raise UsageError(f"There are no pictures in the shards of webdataset:{rest}; members named *.jpg, ... count.")
     numbers = [label for label in labels if label is not None]
     if not numbers:
         return WebdatasetSource(f"webdataset:{rest}", places, None, ())

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from prosmin.config import Config, TrainingConfig
 from prosmin.data.feed import Feed, open_feed
 from prosmin.encoder import save_encoder
+from prosmin.encoder_file import read_card
 from prosmin.errors import ProsminError, UsageError
 from prosmin.methods import build_method
 from prosmin.models.backbones import checkpoint_activations
@@ -46,7 +47,7 @@ def pretrain(config: Config, out: Path) -> Path:
         if fabric.broadcast(run.config_file.exists()):
             _open(fabric, run, config)
             if fabric.broadcast(run.is_finished(config)):
-                _say(fabric, f"{run.path} has finished already.")
+                _say(fabric, f"{run.path} has finished already{_rest(run)}.")
                 return run.path
         # Before a new folder is made: pictures or networks that cannot be had leave nothing behind.
         feed, order = _pictures(fabric, config)
@@ -155,6 +156,13 @@ def _train(
             _say(fabric, f"{few}: {_longer(order, done, steps)}.")
     for logger in fabric.loggers:
         logger.finalize("success")
+
+
+def _rest(run: RunFolder) -> str:
+    """What a run that training.max_steps ended has still before it."""
+    card = read_card(run.path)
+    left = card["trained"] < card["steps"]
+    return f" at step {card['trained']}; --training.max_steps null goes on to {card['steps']}" if left else ""
 
 
 def _count(steps: int) -> str:
