@@ -140,7 +140,6 @@ def test_a_signal_to_one_worker_saves_and_ends_both(double, tmp_path):
     output = finish(process)[0]
     assert process.returncode != 0
     assert "The same command continues" in output
-    assert output.count("connected at the end: False") == 2
     stopped = last_step(run)
     assert (run / f"checkpoints/step-{stopped:08d}").is_dir()
     torchrun("--standalone", "--nproc-per-node", "2", runs={run: config})
