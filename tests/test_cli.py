@@ -254,6 +254,15 @@ def test_the_module_is_the_same_command():
     assert done.stdout == f"prosmin {prosmin.__version__}\n"
 
 
+def test_a_process_that_lost_another_says_so(monkeypatch, capsys):
+    def lost(options, fields):
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:23978.")
+
+    monkeypatch.setattr(cli, "_recipes", lost)
+    assert main(["recipes"]) == 1
+    assert capsys.readouterr().err == "prosmin: Another process of this run has ended: what it said tells why.\n"
+
+
 def test_a_full_gpu_is_told_with_what_helps(monkeypatch, capsys):
     def full(options, fields):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 0 has a capacity of 8 GiB.")

@@ -165,6 +165,22 @@ def test_two_nodes_are_two_agents(double, tmp_path):
     assert_same_weights(double / "prosmin", run)
 
 
+def test_where_the_first_process_cannot_begin_the_others_end_with_it(double):
+    run = str(double / "prosmin")
+    command = [sys.executable, "-m", "prosmin", "pretrain", "--config", f"{run}/config.yaml", "--out", run]
+    process = subprocess.Popen(
+        [*command, "--compute.devices", "2", "--optimizer.lr", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    output = finish(process)[0]
+    assert process.returncode == 1, output
+    assert output.count("of another configuration") == 1
+    assert "unexpected" not in output
+
+
 def assert_same_weights(one, other):
     """The same processes in the same order: the same bits."""
     first, second = load_file(one / "encoder.safetensors"), load_file(other / "encoder.safetensors")

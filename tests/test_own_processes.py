@@ -110,3 +110,21 @@ with helpers(2, []) as others:
     process.stdin.close()  # as when the other end is killed
     assert process.wait(timeout=30) == 1
     process.stdout.close()
+
+
+def test_a_process_ends_without_the_one_that_started_it():
+    child = """
+import os, time
+from prosmin.own_processes import ending_without
+
+with ending_without(os.getppid(), every=0.01):
+    print("waits", flush=True)
+    time.sleep(600)
+"""
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout.readline() == "waits\n"
+    parent.kill()
+    parent.wait()
+    assert parent.stdout.read() == ""  # ends when the child, which has the other end, does
+    parent.stdout.close()

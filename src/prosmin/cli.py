@@ -105,6 +105,8 @@ def _unexpected(error: Exception) -> str:
             " a larger training.accumulate, compute.checkpoint_activations true, or a smaller compute.resident_gib; "
             "embed: a smaller --batch, fewer --processes. `nvidia-smi` shows what else uses the GPU."
         )
+    if isinstance(error, RuntimeError) and any(f"onnection {end} by peer" in str(error) for end in ("closed", "reset")):
+        return "Another process of this run has ended: what it said tells why."
     return f"unexpected {type(error).__name__}: {error}. Run again with --debug for the place."
 
 

@@ -164,3 +164,20 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="prosmin-parent").start()
+
+
+@contextlib.contextmanager
+def ending_without(parent: int, *, every: float = 1.0) -> Iterator[None]:
+    """In this block the process ends when `parent`, that started it, is no longer there, whatever it waits for then."""
+    left = threading.Event()
+
+    def watch() -> None:
+        while not left.wait(every):
+            if os.getppid() != parent:
+                os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="prosmin-parent").start()
+    try:
+        yield
+    finally:
+        left.set()

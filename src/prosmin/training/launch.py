@@ -2,6 +2,8 @@
 
 import inspect
 import os
+import warnings
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from prosmin.config import ComputeConfig, Config
 from prosmin.errors import UsageError
+from prosmin.own_processes import ending_without
 from prosmin.training.loggers import make_loggers
 from prosmin.training.processes import PATIENCE
 
@@ -49,8 +52,17 @@ def make_fabric(config: Config, out: Path) -> Fabric:
     return fabric
 
 
+def beside_first(fabric: Fabric) -> AbstractContextManager[None]:
+    """While this process trains it ends with the first, where that one started it: GPUs would wait an hour for it."""
+    if fabric.local_rank and not _is_launched(os.environ):
+        return ending_without(os.getppid())
+    return nullcontext()
+
+
 def _data_parallel() -> DDPStrategy:
     """DDP without its copying of buffers: BatchNorm and centre follow the global batch and are the same everywhere."""
+    # It is told of 1x1 convolutions, where different strides are the same memory.
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
     names = inspect.signature(DistributedDataParallel.__init__).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"  # before torch 2.15
     options: dict[str, Any] = {name: False}
@@ -80,11 +92,17 @@ def _join_again(fabric: Fabric) -> None:
 
 def layout(compute: ComputeConfig, environment: "os._Environ[str] | dict[str, str]") -> tuple[int, int]:
     """Processes on a node and nodes: a launcher's word counts, else `compute.devices` on this one machine."""
-    if "TORCHELASTIC_RUN_ID" in environment:  # torchrun
+    if not _is_launched(environment):
+        return compute.devices, 1
+    if "TORCHELASTIC_RUN_ID" in environment:
         local = int(environment["LOCAL_WORLD_SIZE"])
         return local, int(environment["WORLD_SIZE"]) // local
-    tasks = int(environment.get("SLURM_NTASKS", "1"))
-    if tasks > 1 and environment.get("SLURM_JOB_NAME") not in ("bash", "interactive"):  # srun, and no login shell
-        nodes = int(environment.get("SLURM_NNODES", "1"))
-        return tasks // nodes, nodes
-    return compute.devices, 1
+    nodes = int(environment.get("SLURM_NNODES", "1"))
+    return int(environment["SLURM_NTASKS"]) // nodes, nodes
+
+
+def _is_launched(environment: "os._Environ[str] | dict[str, str]") -> bool:
+    """Whether torchrun, or srun and no login shell of SLURM's, started this process."""
+    several = int(environment.get("SLURM_NTASKS", "1")) > 1
+    by_srun = several and environment.get("SLURM_JOB_NAME") not in ("bash", "interactive")
+    return by_srun or "TORCHELASTIC_RUN_ID" in environment

@@ -4,7 +4,9 @@ import math
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from lightning_fabric import Fabric
@@ -24,12 +26,14 @@ from prosmin.models.batchnorm import synchronise_batchnorm
 from prosmin.models.compiling import compile_networks
 from prosmin.models.starting import start_from
 from prosmin.training import checkpoints, health
-from prosmin.training.launch import layout, make_fabric
+from prosmin.training.launch import beside_first, layout, make_fabric
 from prosmin.training.loop import train
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.order import Order
 from prosmin.training.run_folder import RunFolder
 from prosmin.training.step import make_optimizer
+
+T = TypeVar("T")
 
 FEW_STEPS = 200
 """Fewer than these leave an encoder about as it was; a useful one takes several times as many."""
@@ -43,22 +47,8 @@ def pretrain(config: Config, out: Path) -> Path:
     products, beside = torch.get_float32_matmul_precision(), os.environ.get("LOCAL_WORLD_SIZE")
     try:
         fabric = make_fabric(config, out)
-        # One process looks for all: a slow one would find what the first has written meanwhile.
-        if fabric.broadcast(run.config_file.exists()):
-            _open(fabric, run, config)
-            if fabric.broadcast(run.is_finished(config)):
-                _say(fabric, f"{run.path} has finished already{_rest(run)}.")
-                return run.path
-        # Before a new folder is made: pictures or networks that cannot be had leave nothing behind.
-        feed, order = _pictures(fabric, config)
-        method = build(config)
-        if config.backbone.weights is not None and not checkpoints.newest_names(run.checkpoints):
-            _say(fabric, start_from(method, config))
-        knn = OnlineKnn(feed, config) if config.training.knn_every and fabric.is_global_zero else None
-        _open(fabric, run, config)
-        if fabric.is_global_zero:
-            run.go_on(config)
-        _train(fabric, config, run, feed, order, method, knn)
+        with beside_first(fabric):
+            _pretrain(fabric, config, run)
     finally:
         # What follows in this process is not to depend on having trained: products on a GPU, and the cores it may use.
         torch.set_float32_matmul_precision(products)
@@ -68,10 +58,36 @@ def pretrain(config: Config, out: Path) -> Path:
     return run.path
 
 
-def _open(fabric: Fabric, run: RunFolder, config: Config) -> None:
+def _pretrain(fabric: Fabric, config: Config, run: RunFolder) -> None:
+    # One process looks for all: a slow one would find what the first has written meanwhile.
+    if fabric.broadcast(run.config_file.exists()):
+        _by_first(fabric, lambda: run.open(config))
+        if fabric.broadcast(run.is_finished(config)):
+            _say(fabric, f"{run.path} has finished already{_rest(run)}.")
+            return
+    # Before a new folder is made: pictures or networks that cannot be had leave nothing behind.
+    feed, order = _pictures(fabric, config)
+    method = build(config)
+    if config.backbone.weights is not None and not checkpoints.newest_names(run.checkpoints):
+        _say(fabric, start_from(method, config))
+    knn = _by_first(fabric, lambda: OnlineKnn(feed, config)) if config.training.knn_every else None
+    _by_first(fabric, lambda: run.open(config))
+    _by_first(fabric, lambda: run.go_on(config))
+    _train(fabric, config, run, feed, order, method, knn)
+
+
+def _by_first(fabric: Fabric, work: Callable[[], T]) -> T | None:
+    """What one process does for all; where it cannot, all of them end: the others would wait for it."""
+    done: T | None = None
+    trouble: ProsminError | None = None
     if fabric.is_global_zero:
-        run.open(config)
-    fabric.barrier()
+        try:
+            done = work()
+        except ProsminError as error:
+            trouble = error
+    if fabric.broadcast(trouble is not None):
+        raise trouble or ProsminError("This run cannot be trained: the first process tells why.")
+    return done
 
 
 def check_shares(training: TrainingConfig, *, processes: int) -> None:
