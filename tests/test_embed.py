@@ -438,6 +438,7 @@ def start(encoder, folder, *launcher, more=()):
         text=True,
         cwd=folder,
         env=os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # what runs in the background ignores it
     )
 
 
