@@ -32,8 +32,9 @@ from torch.profiler import ProfilerActivity, profile
 from prosmin import config as configs
 from prosmin.data import views
 from prosmin.methods import METHODS
-from prosmin.training import health, loop
+from prosmin.training import health
 from prosmin.training.pretrain import pretrain
+from prosmin.training.saving import Saver
 from prosmin.training.stepping import Stepper
 
 LAUNCH = 10e-6
@@ -80,7 +81,7 @@ def on_cpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]
             timed(torch.nn.utils, "clip_grad_norm_", spent, "clipping"),
             timed(views, "render", spent, "views"),
             timed(METHODS[config.method.name], "update", spent, "target"),
-            timed(loop.checkpoints, "save", spent, "checkpoints"),
+            timed(Saver, "save", spent, "checkpoints"),
             timed(health, "numbers", spent, "health numbers"),
         ):
             pretrain(config, run)

@@ -3,7 +3,9 @@
 import math
 import os
 import sys
+import threading
 import types
+from concurrent.futures import Future
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from timm.models import vision_transformer
 from prosmin.encoder import load, read_card
 from prosmin.errors import ProsminError, UsageError
 from prosmin.models import tokens
-from prosmin.training import checkpoints, health, launch, loop
+from prosmin.training import checkpoints, health, launch, saving
 from prosmin.training import pretrain as pretraining
 from prosmin.training.logbook import Logbook
 from prosmin.training.online_knn import OnlineKnn
@@ -104,18 +106,76 @@ def test_without_labels_or_without_knn_there_is_no_best(tmp_path, tiny):
 def test_minutes_save_between_the_steps_that_do(tmp_path, tiny, monkeypatch):
     """Every step takes forty seconds: a checkpoint a minute comes every other step."""
     now, saved = [0.0], []
-    step, save = Stepper.__call__, checkpoints.save
+    step, write = Stepper.__call__, checkpoints.write
 
     def slow(*arguments, **options):
         now[0] += 40.0
         return step(*arguments, **options)
 
-    monkeypatch.setattr(loop, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(saving, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Stepper, "__call__", slow)
-    monkeypatch.setattr(checkpoints, "save", lambda *a, **k: (saved.append(k["step"]), save(*a, **k)))
+    monkeypatch.setattr(checkpoints, "write", lambda *a, **k: (saved.append(a[1].step), write(*a, **k)))
     config = tiny(training__checkpoint_every="100", training__checkpoint_minutes="1", training__log_every="6")
     pretrain(config, tmp_path / "run")
     assert saved == [2, 4, 6]
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, tiny, monkeypatch):
+    """The disk takes step 2's only when step 4 has been made; it holds step 2 all the same."""
+    config = tiny(training__checkpoint_every="2", training__keep="9")
+    usual = pretrain(config, tmp_path / "usual")
+    made = threading.Event()
+    step, write = Stepper.__call__, checkpoints.write
+
+    def counted(stepper, number, batch, values):
+        done = step(stepper, number, batch, values)
+        if number == 3:
+            made.set()
+        return done
+
+    def slow(folder, taken, *, keep):
+        assert made.wait(timeout=60), "training waits for the disk"
+        return write(folder, taken, keep=keep)
+
+    monkeypatch.setattr(Stepper, "__call__", counted)
+    monkeypatch.setattr(checkpoints, "write", slow)
+    late = pretrain(config, tmp_path / "late")
+    assert_same_run(usual, late)
+    names = checkpoints.newest_names(late / "checkpoints")
+    assert names == ["step-00000006", "step-00000004", "step-00000002"]
+    for name in names:
+        first, second = (checkpoints.load(run / "checkpoints" / name) for run in (usual, late))
+        assert first.model.keys() == second.model.keys()
+        assert all(torch.equal(first.model[key], second.model[key]) for key in first.model)
+        assert all(torch.equal(first.optimizer[key], second.optimizer[key]) for key in first.optimizer)
+
+
+def test_a_full_disk_is_told_without_waiting_for_the_next_checkpoint(tmp_path, tiny, monkeypatch):
+    """The writing of step 2's has failed by the time the loop looks; the next one would be due at the end."""
+
+    class AtOnce:
+        def submit(self, work, *arguments, **options):
+            done = Future()
+            try:
+                done.set_result(work(*arguments, **options))
+            except ProsminError as error:
+                done.set_exception(error)
+            return done
+
+        def shutdown(self):
+            pass
+
+    def refuse(folder, taken, *, keep):
+        raise ProsminError(f"The checkpoint of step {taken.step} cannot be written: no space.")
+
+    step, steps = Stepper.__call__, []
+    monkeypatch.setattr(Stepper, "__call__", lambda stepper, *a: (steps.append(a[0]), step(stepper, *a))[1])
+    monkeypatch.setattr(saving, "ThreadPoolExecutor", lambda *a, **k: AtOnce())
+    monkeypatch.setattr(checkpoints, "write", refuse)
+    monkeypatch.setattr(saving.Saver, "is_due", lambda saver, behind: behind == 2)
+    with pytest.raises(ProsminError, match="step 2 cannot be written: no space"):
+        pretrain(tiny(), tmp_path / "run")
+    assert steps == [0, 1]
 
 
 @pytest.mark.parametrize("knn_every", ["null", "3"])

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from safetensors.torch import load_file
 from prosmin import config as configs
 from prosmin.encoder import load
 from prosmin.errors import ProsminError
-from prosmin.training import checkpoints
+from prosmin.training import checkpoints, logbook
 from prosmin.training import pretrain as pretraining
 from prosmin.training.pretrain import pretrain
 from tiny_methods import METHODS, tiny_method
@@ -119,7 +120,7 @@ def test_moments_come_back_in_the_layout_of_their_parameters(tmp_path):
     torch.manual_seed(0)
     model, optimizer = network()
     step(model, optimizer)
-    path = checkpoints.save(tmp_path, step=1, model=model, optimizer=optimizer, fingerprint="", keep=1)
+    path = checkpoints.write(tmp_path, checkpoints.snapshot(model, optimizer, step=1, fingerprint=""), keep=1)
     again, fresh = network()
     checkpoints.restore(checkpoints.load(path), again, fresh)
     for moment in ("exp_avg", "exp_avg_sq"):
@@ -343,6 +344,29 @@ def test_advice_on_a_loss_that_is_not_finite_fits_the_run(tmp_path, tiny, poison
     said = str(stopped.value)
     assert "not finite for 16 pictures: " in said
     assert said.endswith(f" and 11 more. No checkpoint was written before it. {advice}")
+
+
+def test_a_checkpoint_on_its_way_counts_when_a_run_breaks(tmp_path, tiny, monkeypatch, poison):
+    """Step 2 is not finite while step 2's checkpoint, of the steps 0 and 1, is being written."""
+    poison(step=2, pictures=16)
+    breaking, write = threading.Event(), checkpoints.write
+    refuse = logbook.refuse_unusable
+
+    def noticed(*arguments, next_steps):
+        def told():
+            breaking.set()
+            return next_steps()
+
+        return refuse(*arguments, next_steps=told)
+
+    def slow(folder, taken, *, keep):
+        assert breaking.wait(timeout=60)
+        return write(folder, taken, keep=keep)
+
+    monkeypatch.setattr(logbook, "refuse_unusable", noticed)
+    monkeypatch.setattr(checkpoints, "write", slow)
+    with pytest.raises(ProsminError, match="The checkpoint step-00000002 is whole"):
+        pretrain(tiny(training__checkpoint_every="2"), tmp_path / "run")
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoint_whole(tmp_path, tiny, monkeypatch):

@@ -35,26 +35,35 @@ class Checkpoint:
     hash: str
 
 
-def save(
-    folder: Path,
-    *,
-    step: int,
-    fingerprint: str,
-    model: nn.Module,
-    optimizer: Optimizer,
-    keep: int,
-    knn: float | None = None,
-) -> Path:
+@dataclass(frozen=True)
+class Snapshot:
+    """A run as it is after a step, in memory that no later step touches."""
+
+    step: int
+    fingerprint: str
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    knn: float | None = None
+
+
+def snapshot(
+    model: nn.Module, optimizer: Optimizer, *, step: int, fingerprint: str, knn: float | None = None
+) -> Snapshot:
+    """What is to be written; training may go on while it is."""
+    return Snapshot(step, fingerprint, _plain(model.state_dict()), _plain(_moments(model, optimizer)), knn)
+
+
+def write(folder: Path, taken: Snapshot, *, keep: int) -> Path:
     """Write the checkpoint of a step beside the others, then drop the oldest beyond `keep`, but never the best."""
-    final = folder / f"step-{step:08d}"
+    final = folder / f"step-{taken.step:08d}"
     part = folder / f".{final.name}.part"
     try:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        save_file(_plain(model.state_dict()), part / _MODEL)
-        save_file(_plain(_moments(model, optimizer)), part / _OPTIMIZER)
+        save_file(taken.model, part / _MODEL)
+        save_file(taken.optimizer, part / _OPTIMIZER)
         hashes = {name: file_hash(part / name) for name in (_MODEL, _OPTIMIZER)}
-        state = {"step": step, "fingerprint": fingerprint, "files": hashes, "knn_top1": knn}
+        state = {"step": taken.step, "fingerprint": taken.fingerprint, "files": hashes, "knn_top1": taken.knn}
         (part / _STATE).write_text(json.dumps(state, indent=1))
         granted = (part / _STATE).stat().st_mode  # by the umask; safetensors lets the owner alone read
         for name in (_MODEL, _OPTIMIZER, _STATE):
@@ -73,7 +82,8 @@ def save(
             else "there is no earlier checkpoint"
         )
         raise ProsminError(
-            f"The checkpoint of step {step} cannot be written to {folder}: {error}; {kept}. {advice(error, final)}"
+            f"The checkpoint of step {taken.step} cannot be written to {folder}: {error}; {kept}. "
+            f"{advice(error, final)}"
         ) from error
     for name in newest_names(folder)[keep:]:
         if name != best(folder)[0]:
@@ -175,4 +185,7 @@ def _fused(optimizer: Optimizer) -> bool:
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors as safetensors takes them: on the CPU, contiguous, none sharing memory."""
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    return {
+        name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }

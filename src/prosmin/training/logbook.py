@@ -21,6 +21,7 @@ from prosmin.training.processes import Processes
 from prosmin.training.progress import TrainingProgress
 from prosmin.training.reading import Reading
 from prosmin.training.run_folder import RunFolder
+from prosmin.training.saving import Saver
 from prosmin.training.schedules import Values
 from prosmin.training.step import Step, refuse_unusable, slim
 
@@ -36,12 +37,13 @@ class Logbook:
         feed: Feed,
         progress: TrainingProgress,
         processes: Processes,
+        saver: Saver,
         *,
         start: int,
     ) -> None:
         self.watch = health.Watch(config, run.read_metrics() if fabric.is_global_zero else [])
         self._fabric, self._run, self._feed = fabric, run, feed
-        self._progress, self._processes = progress, processes
+        self._progress, self._processes, self._saver = progress, processes, saver
         self._config = config
         self._taken: list[tuple[int, Step, Tensor]] = []  # steps with their pictures' numbers
         self._asked: tuple[list[tuple[int, Step, Tensor]], dict[str, Any] | None, Reading] | None = None
@@ -100,6 +102,7 @@ class Logbook:
 
     def _next_steps(self) -> str:
         """What is left of a run whose numbers are none, and what to change, as far as its configuration has it."""
+        self._saver.wait()
         saved = checkpoints.newest_names(self._run.checkpoints)
         kept = f"The checkpoint {saved[0]} is whole." if saved else "No checkpoint was written before it."
         optimizer, compute = self._config.optimizer, self._config.compute

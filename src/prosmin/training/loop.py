@@ -1,22 +1,22 @@
 """The loop: read from top to bottom. It knows no method."""
 
-import time
 from collections.abc import Iterator
 
 from lightning_fabric import Fabric
 from torch import nn
 from torch.optim import Optimizer
 
-from prosmin.config import Config, fingerprint
+from prosmin.config import Config
 from prosmin.data.feed import Batch, Feed
 from prosmin.errors import ProsminError, Stopped
-from prosmin.training import checkpoints, health, schedules
+from prosmin.training import health, schedules
 from prosmin.training.logbook import Logbook, begin_line
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.order import Order
 from prosmin.training.processes import Processes
 from prosmin.training.progress import TrainingProgress
 from prosmin.training.run_folder import RunFolder
+from prosmin.training.saving import Saver
 from prosmin.training.stepping import make_stepper
 from prosmin.training.stopping import StopRequest
 
@@ -45,11 +45,11 @@ def train(
     progress = TrainingProgress(
         start=start, steps=last, steps_per_epoch=order.steps_per_epoch, quiet=not fabric.is_global_zero
     )
-    saver = _Saver(fabric, config, run, method, optimizer)
     processes = Processes()
-    log = Logbook(fabric, config, run, feed, progress, processes, start=start)
+    saver = Saver(fabric, config, run, method, optimizer)
+    log = Logbook(fabric, config, run, feed, progress, processes, saver, start=start)
 
-    with StopRequest() as stop, progress:
+    with saver, StopRequest() as stop, progress:
         for step, batch in enumerate(_batches(fabric, feed, order, start, last), start):
             values = schedules.values(config, step, steps=steps, steps_per_epoch=order.steps_per_epoch)
             done = take_step(step, batch, values)
@@ -71,9 +71,12 @@ def train(
             progress.advance(behind)
             if saving or saver.is_best(score):
                 saver.save(behind, score)
+            saver.check()
             if leaving and behind < last:
+                saver.wait()
                 processes.close()
                 raise _farewell(leaving, behind, last, log.watch)
+        saver.wait()
     processes.close()
     return max(start, last)  # a checkpoint may lie beyond a training.max_steps that was lowered
 
@@ -82,46 +85,6 @@ def _batches(fabric: Fabric, feed: Feed, order: Order, start: int, last: int) ->
     """This process's share of every step."""
     orders = (order(step, rank=fabric.global_rank, world=fabric.world_size) for step in range(start, last))
     return feed.batches(orders)
-
-
-class _Saver:
-    """Writes a checkpoint when steps or minutes have passed, or when kNN was never better."""
-
-    def __init__(self, fabric: Fabric, config: Config, run: RunFolder, method: nn.Module, optimizer: Optimizer) -> None:
-        self.writes = fabric.is_global_zero  # the other processes meet it again in the next step
-        self.config, self.folder, self.method, self.optimizer = config, run.checkpoints, method, optimizer
-        self.saved_at = time.monotonic()
-        self.best = checkpoints.best(self.folder)[1] if self.writes else None
-
-    def is_due(self, behind: int) -> bool:
-        """Whether steps or, by this process's own clock, minutes have passed."""
-        training = self.config.training
-        late = training.checkpoint_minutes is not None and _since(self.saved_at) > 60 * training.checkpoint_minutes
-        return behind % training.checkpoint_every == 0 or (self.writes and late)
-
-    def is_best(self, score: float | None) -> bool:
-        """Whether no checkpoint kept has a kNN as good."""
-        return score is not None and (self.best is None or score > self.best)
-
-    def save(self, behind: int, score: float | None) -> None:
-        """Write it, in the process that writes."""
-        if self.is_best(score):
-            self.best = score
-        if self.writes:
-            checkpoints.save(
-                self.folder,
-                step=behind,
-                fingerprint=fingerprint(self.config),
-                model=self.method,
-                optimizer=self.optimizer,
-                keep=self.config.training.keep,
-                knn=score,
-            )
-        self.saved_at = time.monotonic()
-
-
-def _since(moment: float) -> float:
-    return time.monotonic() - moment
 
 
 def _farewell(reason: int, behind: int, last: int, watch: health.Watch) -> ProsminError:

@@ -1,0 +1,74 @@
+"""When a checkpoint is due, and its way to the disk beside the training."""
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+
+from lightning_fabric import Fabric
+from torch import nn
+from torch.optim import Optimizer
+
+from prosmin.config import Config, fingerprint
+from prosmin.training import checkpoints
+from prosmin.training.run_folder import RunFolder
+
+
+class Saver:
+    """Writes a checkpoint when steps or minutes have passed, or when kNN was never better.
+
+    Training goes on while a disk takes it, one at a time; what cannot be written ends the run some steps later.
+    """
+
+    def __init__(self, fabric: Fabric, config: Config, run: RunFolder, method: nn.Module, optimizer: Optimizer) -> None:
+        self.writes = fabric.is_global_zero  # the other processes meet it again in the next step
+        self.config, self.folder, self.method, self.optimizer = config, run.checkpoints, method, optimizer
+        self.saved_at = time.monotonic()
+        self.best = checkpoints.best(self.folder)[1] if self.writes else None
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="prosmin-checkpoint")
+        self._writing: Future[Path] | None = None
+
+    def __enter__(self) -> "Saver":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.shutdown()
+
+    def is_due(self, behind: int) -> bool:
+        """Whether steps or, by this process's own clock, minutes have passed."""
+        training = self.config.training
+        late = training.checkpoint_minutes is not None and _since(self.saved_at) > 60 * training.checkpoint_minutes
+        return behind % training.checkpoint_every == 0 or (self.writes and late)
+
+    def is_best(self, score: float | None) -> bool:
+        """Whether no checkpoint kept has a kNN as good."""
+        return score is not None and (self.best is None or score > self.best)
+
+    def save(self, behind: int, score: float | None) -> None:
+        """Begin to write it, in the process that writes."""
+        if self.is_best(score):
+            self.best = score
+        if self.writes:
+            self.wait()
+            taken = checkpoints.snapshot(
+                self.method, self.optimizer, step=behind, fingerprint=fingerprint(self.config), knn=score
+            )
+            self._writing = self._writer.submit(checkpoints.write, self.folder, taken, keep=self.config.training.keep)
+        self.saved_at = time.monotonic()
+
+    def check(self) -> None:
+        """An error where the last one could not be written, as far as is known."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until the last one is whole on the disk; an error where it cannot be."""
+        if self._writing is not None:
+            self._writing.result()
+            self._writing = None
+
+
+def _since(moment: float) -> float:
+    return time.monotonic() - moment
