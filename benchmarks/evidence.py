@@ -138,7 +138,7 @@ def document(run: Run, seed: int, folder: Path, data: Path) -> dict[str, Any]:
         "epochs": config.training.epochs,
         "training_seconds": round(seconds(rows, config.training.batch_size), 1),
         "hardware": describe_machine(here),
-        "command": f"{COMMAND} --data {data} --runs {folder.parent} --only {run.name} --seeds {seed}",
+        "command": f"{COMMAND} --data DIR --runs RUNS --only {run.name} --seeds {seed}",
         "chosen_on": TUNED_ON_LABELS_OF,
         "health": {
             "verdict": health.verdict(rows, config),
@@ -169,15 +169,13 @@ def _rounded(row: dict[str, Any]) -> dict[str, float]:
     return {name: float(f"{row[name]:.4g}") for name in names if name in row}
 
 
-def _sanitised(value: Any, data: Path, runs: Path) -> Any:
-    """Without the folders of the machine it ran on."""
+def _sanitised(value: Any, data: Path) -> Any:
+    """Without the folder that the sets lay in."""
     if isinstance(value, dict):
-        return {_sanitised(key, data, runs): _sanitised(item, data, runs) for key, item in value.items()}
+        return {_sanitised(key, data): _sanitised(item, data) for key, item in value.items()}
     if isinstance(value, list):
-        return [_sanitised(item, data, runs) for item in value]
-    if isinstance(value, str):
-        return value.replace(f"{data}/", "").replace(str(data), "DIR").replace(str(runs), "RUNS")
-    return value
+        return [_sanitised(item, data) for item in value]
+    return value.replace(f"parquet:{data}/", "parquet:") if isinstance(value, str) else value
 
 
 def main() -> None:
@@ -214,7 +212,7 @@ def main() -> None:
             except Exception:
                 traceback.print_exc()
                 continue
-            write_text(path, json.dumps(_sanitised(found, options.data, options.runs), indent=1) + "\n")
+            write_text(path, json.dumps(_sanitised(found, options.data), indent=1) + "\n")
             rows = found["results"]
             print(path.stem, {name: round(rows[name]["metrics"]["top1"], 4) for name in ("knn", "linear")}, flush=True)
 

@@ -735,3 +735,10 @@ def test_the_committed_page_is_what_the_committed_files_give():
     if f"matplotlib=={mpl.__version__}\n" in (ROOT / "constraints.txt").read_text():  # another draws other bytes
         for name, content in built.items():
             assert content == (ROOT / name).read_bytes(), f"{name}: run make results"
+
+
+def test_a_file_of_evidence_names_no_folder_and_is_otherwise_as_it_was():
+    """Also where the folder's name is a word that occurs elsewhere."""
+    found = {"data": {"spec": "parquet:data/cifar10-train.parquet"}, "near": ["parquet:data/x.parquet"], "k": 20}
+    told = evidence._sanitised(found, Path("data"))
+    assert told == {"data": {"spec": "parquet:cifar10-train.parquet"}, "near": ["parquet:x.parquet"], "k": 20}
