@@ -115,6 +115,9 @@ def test_differences_name_what_changes_the_result_only():
         recipe="demo", overrides={"training.seed": "1", "training.max_steps": "3", "compute.devices": "2"}
     )
     assert configs.differences(one, other) == ["training.seed: 0 -> 1"]
+    assert configs.fingerprint(one) == configs.fingerprint(
+        configs.resolve(recipe="demo", overrides={"data.max_bad": "0.2"})
+    )
     assert configs.fingerprint(one) != configs.fingerprint(other)
     same = dataclasses.replace(one, compute=other.compute)
     assert configs.fingerprint(one) == configs.fingerprint(same)

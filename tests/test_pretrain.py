@@ -369,6 +369,22 @@ def test_a_checkpoint_on_its_way_counts_when_a_run_breaks(tmp_path, tiny, monkey
         pretrain(tiny(training__checkpoint_every="2"), tmp_path / "run")
 
 
+def test_a_run_that_unreadable_pictures_stopped_goes_on_as_its_sentence_says(tmp_path, tiny):
+    """They are found while it runs; allowing more of them is not another run."""
+    from PIL import Image
+
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for i in range(48):
+        Image.new("RGB", (32, 32), (5 * i, 2 * i, 255 - i)).save(pictures / f"{i:02d}.png")
+    (pictures / "20.png").write_bytes(b"no picture")
+    fields = {"data__spec": f"folder:{pictures}", "compute__resident_gib": "0", "training__batch_size": "16"}
+    with pytest.raises(ProsminError, match=r"1 of 48 .*or allow more with --data\.max_bad SHARE"):
+        pretrain(tiny(**fields), tmp_path / "run")
+    run = pretrain(tiny(**fields, data__max_bad="0.05"), tmp_path / "run")
+    assert metrics(run)[-1]["bad_pictures"] == 1
+
+
 def test_a_full_disk_leaves_the_earlier_checkpoint_whole(tmp_path, tiny, monkeypatch):
     run = tmp_path / "run"
     pretrain(tiny(training__max_steps="2"), run)

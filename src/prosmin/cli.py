@@ -235,7 +235,7 @@ def _parser() -> Parser:
         type=int,
         default=1,
         metavar="N",
-        help="that share the pictures and this machine's GPUs, for large pictures two a GPU (default: 1)",
+        help="that share the pictures and this machine's GPUs, for large pictures one for four cores (default: 1)",
     )
 
     page = command("report", _report, "one HTML page of one run, or of several side by side")
