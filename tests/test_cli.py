@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import prosmin
-from prosmin import cli
 from prosmin import config as configs
 from prosmin.cli import main
+from prosmin.commands import recipes
 
 
 def run(capsys, *arguments):
@@ -225,7 +225,8 @@ def test_output_that_cannot_be_written_is_a_sentence(pages):
     program = f"""
 import sys
 from prosmin import cli
-cli._recipes = lambda options, fields: print("page " * {pages})
+from prosmin.commands import recipes
+recipes.run = lambda options, fields: print("page " * {pages})
 sys.exit(cli.main(["recipes"]))
 """
     with open("/dev/full", "w") as full:
@@ -258,7 +259,7 @@ def test_a_process_that_lost_another_says_so(monkeypatch, capsys):
     def lost(options, fields):
         raise RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:23978.")
 
-    monkeypatch.setattr(cli, "_recipes", lost)
+    monkeypatch.setattr(recipes, "run", lost)
     assert main(["recipes"]) == 1
     assert capsys.readouterr().err == "prosmin: Another process of this run has ended: what it said tells why.\n"
 
@@ -267,7 +268,7 @@ def test_a_full_gpu_is_told_with_what_helps(monkeypatch, capsys):
     def full(options, fields):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 0 has a capacity of 8 GiB.")
 
-    monkeypatch.setattr(cli, "_recipes", full)
+    monkeypatch.setattr(recipes, "run", full)
     assert main(["recipes"]) == 1
     told = capsys.readouterr().err
     assert told.startswith("prosmin: The GPU's memory is not enough: CUDA out of memory. Training: a smaller")

@@ -26,6 +26,8 @@ from prosmin import config as configs
 from prosmin.ablation.cells import make_cells
 from prosmin.ablation.grid import combine, grid_names, read_grid
 from prosmin.benchmark import parts
+from prosmin.commands import make_parser
+from prosmin.commands.parsing import read_fields
 from prosmin.data.sources import SOURCES, parse
 from prosmin.data.torchvision_sets import known_sets
 from prosmin.evaluation.ood import DETECTORS, JOINT, SCORES
@@ -114,15 +116,15 @@ def fields() -> set[str]:
 @functools.cache
 def subcommands() -> dict[str, set[str]]:
     """The options of every command."""
-    parser = cli._parser()
+    parser = make_parser()
     choices = next(action.choices for action in parser._actions if action.dest == "command")
     return {name: set(sub._option_string_actions) for name, sub in choices.items()}
 
 
 def parsed(words: list[str]) -> tuple[SimpleNamespace, dict[str, str]]:
     """What the command line says, or an error."""
-    options, rest = cli._parser().parse_known_args(words)
-    return options, cli._fields(rest, options.parser)
+    options, rest = make_parser().parse_known_args(words)
+    return options, read_fields(rest, options.parser)
 
 
 def resolved(options: SimpleNamespace, given: dict[str, str]) -> configs.Config:
@@ -315,7 +317,7 @@ def test_lines_that_are_not_run_are_known_and_checked():
 
 
 def test_options_and_fields_in_the_text_exist():
-    ours = set(cli._parser().flags()).union(*subcommands().values())
+    ours = set(make_parser().flags()).union(*subcommands().values())
     for name, text in ALL.items():
         for option in re.findall(r"(?<![\w-])--[a-z][\w.-]*", re.sub(r"^#SBATCH.*", "", text, flags=re.MULTILINE)):
             known = option in ours | set(OTHERS_OPTIONS) or option.removeprefix("--") in fields()

@@ -1,0 +1,33 @@
+"""`prosmin ablate`: train a grid of runs and compare them, without test pictures."""
+
+import argparse
+from pathlib import Path
+
+LINE = "train a grid of runs and compare them, without test pictures"
+TAKES_FIELDS = True
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument(
+        "--recipe", metavar="NAME", help="a recipe of `prosmin recipes` (default: that of the grid, or demo)"
+    )
+    parser.add_argument("--grid", metavar="NAME", help="a grid that comes with the package, or a file NAME.yaml")
+    parser.add_argument(
+        "--over",
+        action="append",
+        default=[],
+        metavar="group.field=A,B,...",
+        help="sweep a field; several make a product; `;` between values that hold commas",
+    )
+    parser.add_argument("--data", metavar="SPEC", help="pictures to learn from: the same as --data.spec")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the cells, table and plot")
+
+
+def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    """Train the cells, write table and plot."""
+    from prosmin.ablation.grid import combine
+    from prosmin.ablation.run import ablate
+
+    grid = combine(grid=options.grid, recipe=options.recipe, over=options.over, fields=fields, data=options.data)
+    ablate(grid, options.out)

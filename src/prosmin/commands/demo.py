@@ -1,0 +1,24 @@
+"""`prosmin demo`: pretrain, evaluate and report on the embedded photographs."""
+
+import argparse
+from pathlib import Path
+
+LINE = "pretrain, evaluate and report on the embedded photographs"
+TAKES_FIELDS = True
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/demo"), metavar="DIR", help="run folder (default: %(default)s)"
+    )
+
+
+def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    """All of it at a small size."""
+    from prosmin import config as configs
+
+    config = configs.resolve(recipe="demo", overrides=fields)
+    from prosmin.demo import demo
+
+    demo(config, options.out)

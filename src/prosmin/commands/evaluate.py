@@ -1,0 +1,64 @@
+"""`prosmin evaluate`: measure a trained encoder."""
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from prosmin.commands.parsing import ENCODER, check_known, read_names
+from prosmin.evaluation.options import Options, flag, read_options
+
+LINE = "measure a trained encoder"
+TAKES_FIELDS = False
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("run_folder", metavar="RUN", help=ENCODER)
+    parser.add_argument("--protocols", metavar="NAME,...", help="which to run (default: the quick ones)")
+    parser.add_argument("--suite", metavar="NAME", help="paper: all tasks of the paper that the data given allow")
+    parser.add_argument("--data", metavar="SPEC", help="pictures, labelled for most protocols (default: the run's)")
+    parser.add_argument("--test", metavar="SPEC", help="labelled test pictures, where --data has no split named test")
+    parser.add_argument("--ood", metavar="SPEC,...", help="out-of-distribution pictures")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder of the results, to keep those of several sets apart (default: RUN itself; runs/shipped-NAME or "
+        "runs/timm-NAME for encoders without a folder)",
+    )
+    parser.add_argument("--again", action="store_true", help="measure again what is already among the results")
+    for field in dataclasses.fields(Options):
+        protocols = ", ".join(field.metadata["read_by"])
+        parser.add_argument(
+            flag(field.name),
+            metavar=field.metadata["form"],
+            help=f"{protocols}: {field.metadata['doc']}".replace("%", "%%"),
+        )
+
+
+def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    """Measure, and print the table."""
+    from prosmin.data.corruptions.names import ALL
+    from prosmin.evaluation.protocols import PROTOCOLS
+    from prosmin.evaluation.suite import SUITES, evaluate
+    from prosmin.evaluation.table import print_table
+
+    # Before the encoder is loaded, and with what may have been meant.
+    names = read_names(options.protocols, option="--protocols")
+    ood = read_names(options.ood, option="--ood")
+    check_known("protocol", names, PROTOCOLS)
+    check_known("suite", options.suite and [options.suite], SUITES)
+    check_known("corruption", read_names(options.corruptions, option="--corruptions"), ALL)
+    print_table(
+        evaluate(
+            options.run_folder,
+            protocols=names,
+            suite=options.suite,
+            data=options.data,
+            test=options.test,
+            ood=ood,
+            options=read_options({field.name: getattr(options, field.name) for field in dataclasses.fields(Options)}),
+            out=options.out,
+            again=options.again,
+        )
+    )

@@ -1,0 +1,36 @@
+"""`prosmin export`: write a trained encoder for other programs."""
+
+import argparse
+from pathlib import Path
+
+from prosmin.commands.parsing import ENCODER
+
+LINE = "write a trained encoder for other programs"
+TAKES_FIELDS = False
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("run_folder", metavar="RUN", help=ENCODER)
+    parser.add_argument("--format", required=True, metavar="FORMAT", help="onnx, timm or safetensors")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="PATH", help="FILE.onnx, FILE.safetensors (timm) or a folder"
+    )
+    parser.add_argument("--network", default="online", metavar="NAME", help="online, or target, its running average")
+    parser.add_argument("--half", action="store_true", help="safetensors: weights in float16")
+    parser.add_argument("--again", action="store_true", help="replace what is already at PATH")
+
+
+def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    """Write, and say what."""
+    from prosmin.export import export
+
+    said = export(
+        options.run_folder,
+        options.out,
+        format=options.format,
+        network=options.network,
+        half=options.half,
+        again=options.again,
+    )
+    print("\n".join(said))

@@ -1,0 +1,33 @@
+"""`prosmin pretrain`: train an encoder; on the same run folder again, continue."""
+
+import argparse
+from pathlib import Path
+
+from prosmin.commands.parsing import add_configuration, check_folder, with_data
+
+LINE = "train an encoder; on the same run folder again, continue"
+TAKES_FIELDS = True
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    add_configuration(parser, data="learn from")
+    parser.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: runs/NAME)")
+
+
+def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
+    """Train, or go on."""
+    from prosmin import config as configs
+
+    name = options.recipe or (options.config.stem if options.config else "demo")
+    out = options.out or Path("runs") / name
+    file = options.config
+    if options.recipe is None and file is None:
+        begun = out / "config.yaml"
+        file, options.recipe = (begun, None) if begun.is_file() else (None, "demo")
+    config = configs.resolve(recipe=options.recipe, file=file, overrides=with_data(fields, options.data))
+    if not (out / "config.yaml").exists():  # a run that has finished needs its pictures no more
+        check_folder(config.data.spec)
+    from prosmin.training.pretrain import pretrain
+
+    pretrain(config, out)
