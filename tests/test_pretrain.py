@@ -385,6 +385,16 @@ def test_a_run_that_unreadable_pictures_stopped_goes_on_as_its_sentence_says(tmp
     assert metrics(run)[-1]["bad_pictures"] == 1
 
 
+def test_what_a_killed_process_had_half_written_is_removed(tmp_path, tiny):
+    """Also where no later step has its name: one by the clock comes at another step the next time."""
+    run = pretrain(tiny(training__max_steps="2"), tmp_path / "run")
+    half = run / "checkpoints" / ".step-00000003.part"
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(bytes(8))
+    pretrain(tiny(), run)
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step-00000004", "step-00000006"]
+
+
 def test_a_full_disk_leaves_the_earlier_checkpoint_whole(tmp_path, tiny, monkeypatch):
     run = tmp_path / "run"
     pretrain(tiny(training__max_steps="2"), run)

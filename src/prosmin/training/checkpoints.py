@@ -58,7 +58,8 @@ def write(folder: Path, taken: Snapshot, *, keep: int) -> Path:
     final = folder / f"step-{taken.step:08d}"
     part = folder / f".{final.name}.part"
     try:
-        shutil.rmtree(part, ignore_errors=True)
+        for left in folder.glob(".step-*.part"):  # by a process that was killed while it wrote
+            shutil.rmtree(left, ignore_errors=True)
         part.mkdir(parents=True)
         save_file(taken.model, part / _MODEL)
         save_file(taken.optimizer, part / _OPTIMIZER)
