@@ -112,6 +112,41 @@ def test_a_collapse_is_one_after_three_lines_and_is_told_once(tiny):
     assert not health.Watch(tiny(), lines[1:4]).gives_up  # only warned by default
 
 
+def test_a_shrinking_run_is_told_while_it_runs_and_again_when_it_gets_worse(tiny):
+    ranks = [40.0, 30.0, 13.0, 12.0, 12.0, 11.0, 1.5, 9.0, 1.5, 1.5, 1.5, 1.5, 30.0, 30.0]
+    watch = health.Watch(tiny(training__on_collapse="stop"), [])
+    lines = rows(target_std=[0.05] * len(ranks), feature_rank=ranks)
+    told = {line["step"]: sentence for line in lines if (sentence := watch.see(line))}
+    assert list(told) == [50, 110]  # at 40 below 14 for the third time; then below 2
+    assert told[50].startswith("shrinking: feature rank 12.0, 40.0 at the start")
+    assert told[110].startswith("collapsing")
+    watch = health.Watch(tiny(training__on_collapse="stop"), [])
+    assert [line["step"] for line in lines if (watch.see(line), watch.gives_up)[1]] == [110, 120]
+
+
+def test_a_loss_that_runs_away_is_told_while_it_runs(tiny):
+    watch = health.Watch(tiny(), [])
+    lines = rows(loss=[3.7, 3.0, 900.0, 1e6, 1e9, 1e12], target_std=[0.05] * 6, feature_rank=[9.0] * 6)
+    assert [line["step"] for line in lines if watch.see(line)] == [50]
+
+
+def test_of_our_own_runs_those_are_told_that_went_wrong(tiny):
+    """By the lines that are kept of them: no run that ended well was ever told, every other one before its end."""
+    results = Path(__file__).parents[1] / "benchmarks" / "results"
+    files = [json.loads(path.read_text()) for path in sorted(results.glob("cifar10-*-s0.json"))]
+    tried = [json.loads(line) for line in (results / "tuning-cifar10-h200.jsonl").read_text().splitlines()]
+    paths = {run["name"]: run["health"]["path"] for run in files} | {
+        run["name"]: run["path"] for run in tried if len(run.get("path", [])) > health.PATIENCE
+    }
+    assert len(paths) > 30
+    for name, path in paths.items():
+        watch = health.Watch(tiny(), [])
+        told = [line["step"] for line in path if watch.see(line)]
+        ended_well = health.verdict(path).startswith("healthy")
+        assert bool(told) != ended_well, name
+        assert ended_well or told[0] < path[-1]["step"], name
+
+
 def test_features_without_numbers_have_no_rank_and_no_error():
     """The loss of the same step ends the run, with a sentence; a wide matrix is looked at before that."""
     for side in (8, health.HOST_RANK + 1):

@@ -143,7 +143,9 @@ class TrainingConfig:
     knn_every: int | None = option(None, "steps between kNN on a held-out tenth of the labelled pictures; null: never")
     knn_pictures: int = option(20000, "labelled pictures of that kNN at most; only with training.knn_every")
     encoder: Literal["last", "best"] = option("last", "the encoder left at the end: the last, or that of the best kNN")
-    on_collapse: Literal["warn", "stop"] = option("warn", "what to do when the representation collapses")
+    on_collapse: Literal["warn", "stop"] = option(
+        "warn", "what to do when the representation collapses or the loss runs away"
+    )
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "keep", "log_every"):

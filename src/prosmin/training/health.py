@@ -1,6 +1,7 @@
 """Is it learning? Numbers that show a collapse while the loss still looks fine, and a verdict in words."""
 
 import math
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,6 +15,10 @@ HOST_RANK = 1024  # sides of a Gram matrix up to which the host finds its spectr
 SHRUNK_RANK = 0.35  # share of the first rank seen; below it features leave their dimensions while the loss looks fine
 RISEN = 10.0  # sizes of the first loss, at least 1, by which a loss may rise: healthy ones end below where they began
 LARGEST_LOSS = 1e4  # losses compare vectors of length one and are tens at most; for runs with a single logged line
+
+
+Trouble = Literal["shrinking", "collapsing", "diverging"]
+_TROUBLES: tuple[Trouble, ...] = get_args(Trouble)  # the worst last
 
 
 @torch.no_grad()
@@ -70,17 +75,28 @@ def verdict(rows: list[dict[str, float]], config: Config | None = None) -> str:
     if not rows:
         return "no steps yet"
     last = rows[-1]
-    if is_diverged(rows):
-        began = f", {rows[0]['loss']:.4g} at the start" if len(rows) > 1 else ""
-        return f"diverging: loss {last['loss']:.4g}{began}; {_calmer(config)}"
-    if is_collapsed(last):
-        return f"collapsing: {_signs(last)} since step {_since(rows)}; {_advice(config)}"
-    first = next((row["feature_rank"] for row in rows if "feature_rank" in row), 0.0)
-    if last.get("feature_rank", first) < SHRUNK_RANK * first:
-        return f"shrinking: feature rank {last['feature_rank']:.1f}, {first:.1f} at the start; {_advice(config)}"
+    match trouble(rows, last):
+        case "diverging":
+            began = f", {rows[0]['loss']:.4g} at the start" if len(rows) > 1 else ""
+            return f"diverging: loss {last['loss']:.4g}{began}; {_calmer(config)}"
+        case "collapsing":
+            return f"collapsing: {_signs(last)} since step {_since(rows)}; {_advice(config)}"
+        case "shrinking":
+            began = f"{_first_rank(rows):.1f} at the start"
+            return f"shrinking: feature rank {last['feature_rank']:.1f}, {began}; {_advice(config)}"
     rank = f", feature rank {last['feature_rank']:.0f}" if "feature_rank" in last else ""
     std = f"target std {last['target_std']:.3f}" if "target_std" in last else "no target observed"
     return f"healthy: {std}{rank}"
+
+
+def trouble(rows: list[dict[str, float]], row: dict[str, float]) -> Trouble | None:
+    """What is wrong with one logged line of a run."""
+    if is_diverged([rows[0], row]):
+        return "diverging"
+    if is_collapsed(row):
+        return "collapsing"
+    first = _first_rank(rows)
+    return "shrinking" if row.get("feature_rank", first) < SHRUNK_RANK * first else None
 
 
 class Watch:
@@ -90,20 +106,26 @@ class Watch:
         self.config = config
         self.rows = list(rows)
         self.sentence = ""
+        self._lasting = 0  # how bad each of the newest lines is at least, 0: one of them is fine
+        self._told = 0
 
     @property
     def gives_up(self) -> bool:
         """Whether the run should end, as `training.on_collapse` decides."""
-        return bool(self.sentence) and self.config.training.on_collapse == "stop"
+        return self._lasting >= _badness("collapsing") and self.config.training.on_collapse == "stop"
 
     def see(self, row: dict[str, float]) -> str:
-        """Take a line; the verdict comes back once, when a collapse has lasted for some lines."""
+        """Take a line; the verdict comes back when a trouble has lasted for some lines, and when it gets worse."""
         self.rows.append(row)
-        newest = self.rows[-PATIENCE:]
-        collapsed = len(newest) == PATIENCE and all(is_collapsed(each) for each in newest)
-        is_new = collapsed and not self.sentence
-        self.sentence = verdict(self.rows, self.config) if collapsed else ""
+        newest = [_badness(trouble(self.rows, each)) for each in self.rows[-PATIENCE:]]
+        self._lasting = min(newest) if len(newest) == PATIENCE else 0
+        self.sentence = verdict(self.rows, self.config) if self._lasting else ""
+        is_new, self._told = self._lasting > self._told, self._lasting and max(self._told, self._lasting)
         return self.sentence if is_new else ""
+
+
+def _badness(kind: Trouble | None) -> int:
+    return 0 if kind is None else 1 + _TROUBLES.index(kind)
 
 
 def is_collapsed(row: dict[str, float]) -> bool:
@@ -116,6 +138,10 @@ def is_diverged(rows: list[dict[str, float]]) -> bool:
     first, last = rows[0].get("loss", 0.0), rows[-1].get("loss", 0.0)
     highest = min(first + RISEN * max(abs(first), 1.0), LARGEST_LOSS)
     return not last <= highest  # nor is NaN
+
+
+def _first_rank(rows: list[dict[str, float]]) -> float:
+    return next((row["feature_rank"] for row in rows if "feature_rank" in row), 0.0)
 
 
 def _signs(row: dict[str, float]) -> str:
