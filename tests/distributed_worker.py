@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 
 from prosmin import config as configs
+from prosmin.errors import Stopped
+from prosmin.training import checkpoints
 from prosmin.training import pretrain as pretraining
 from prosmin.training.launch import make_fabric
 from prosmin.training.logbook import Logbook
@@ -31,7 +33,20 @@ def main() -> None:
         folder, recipe, overrides = json.loads(argument)
         Logbook.at_once = Path(folder).name != "late lines"  # on a CPU True; a GPU writes its lines a step later
         pretraining.make_fabric = second_comes_late if Path(folder).name == "late process" else make_fabric
-        pretrain(configs.resolve(recipe=recipe, overrides=overrides), Path(folder))
+        if Path(folder).name == "slow disk":
+            checkpoints.write = slowly(checkpoints.write)
+        try:
+            pretrain(configs.resolve(recipe=recipe, overrides=overrides), Path(folder))
+        except Stopped as stopped:
+            step = int(str(stopped).split()[3])  # Stopped at step N
+            there = (Path(folder) / f"checkpoints/step-{step:08d}").is_dir()
+            print(f"checkpoint there when left: {there}", flush=True)
+            raise
+
+
+def slowly(write):
+    """A disk that takes two seconds more."""
+    return lambda *arguments, **options: (time.sleep(2.0), write(*arguments, **options))[1]
 
 
 def second_comes_late(config, out):

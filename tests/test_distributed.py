@@ -132,7 +132,8 @@ def test_a_killed_worker_is_restarted_and_ends_at_the_same_weights(double, tmp_p
 
 
 def test_a_signal_to_one_worker_saves_and_ends_both(double, tmp_path):
-    run = tmp_path / "run"
+    """None leaves while the first one writes: torchrun would end that half a minute later."""
+    run = tmp_path / "slow disk"
     config = tiny_method("prosmin", **SETTINGS)
     process = torchrun("--standalone", "--nproc-per-node", "2", runs={run: config}, wait=False)
     wait_until(lambda: last_step(run) >= 2, process)
@@ -140,6 +141,7 @@ def test_a_signal_to_one_worker_saves_and_ends_both(double, tmp_path):
     output = finish(process)[0]
     assert process.returncode != 0
     assert "The same command continues" in output
+    assert output.count("checkpoint there when left: True") == 2
     stopped = last_step(run)
     assert (run / f"checkpoints/step-{stopped:08d}").is_dir()
     torchrun("--standalone", "--nproc-per-node", "2", runs={run: config})

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from prosmin import config as configs
 from prosmin.encoder import load
 from prosmin.errors import ProsminError
-from prosmin.training import checkpoints, logbook
+from prosmin.training import checkpoints, logbook, saving
 from prosmin.training import pretrain as pretraining
 from prosmin.training.pretrain import pretrain
 from tiny_methods import METHODS, tiny_method
@@ -210,6 +210,33 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(undisturbed
     assert_same_run(undisturbed, run)
 
 
+def test_a_damaged_checkpoint_takes_no_place_from_whole_ones(undisturbed, tmp_path, tiny, capsys):
+    """Nor does it count as the best: it is set aside, though a later step than the one that comes next."""
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    (run / "encoder.json").unlink()
+    state = run / "checkpoints/step-00000006/state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"knn_top1": 0.99}))
+    _cut(run / "checkpoints/step-00000006/model.safetensors")
+    pretrain(tiny(training__max_steps="5", training__keep="1"), run)
+    assert "it is step-00000006.damaged now" in capsys.readouterr().err
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000005", "step-00000006.damaged"]
+    assert checkpoints.best(run / "checkpoints") == (None, None)
+    assert checkpoints.load_newest(run / "checkpoints")[0].step == 5
+
+
+def test_given_weights_are_taken_again_where_no_checkpoint_is_whole(undisturbed, tmp_path, tiny, capsys):
+    weights = str(undisturbed / "encoder.safetensors")
+    config = tiny(backbone__weights=weights, optimizer__lr="0", training__max_steps="1")
+    run = pretrain(config, tmp_path / "run")
+    first = load_file(run / "encoder.safetensors")
+    _cut(run / "checkpoints/step-00000001/model.safetensors")
+    (run / "encoder.json").unlink()
+    assert pretrain(config, run) == run
+    second = load_file(run / "encoder.safetensors")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
 def test_another_configuration_is_refused_with_the_difference(undisturbed, tmp_path, tiny):
     run = tmp_path / "run"
     shutil.copytree(undisturbed, run)
@@ -383,6 +410,27 @@ def test_a_run_that_unreadable_pictures_stopped_goes_on_as_its_sentence_says(tmp
         pretrain(tiny(**fields), tmp_path / "run")
     run = pretrain(tiny(**fields, data__max_bad="0.05"), tmp_path / "run")
     assert metrics(run)[-1]["bad_pictures"] == 1
+
+
+def test_two_troubles_are_both_told(tmp_path, tiny, monkeypatch, poison, capsys):
+    """A disk that is full by step 2, a loss that is no number in step 2, and pictures that end the run after it."""
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    poison(step=2, pictures=16)
+    monkeypatch.setattr(checkpoints, "save_file", full)
+    monkeypatch.setattr(saving.Saver, "check", lambda saver: None)  # it is not known yet when step 2 is made
+    with pytest.raises(ProsminError, match=r"(?s)not finite for 16 pictures.*step 2 cannot be written.*No space left"):
+        pretrain(tiny(), tmp_path / "run")
+
+    def broken(*arguments, **options):
+        raise ProsminError("something else")
+
+    monkeypatch.setattr(logbook, "refuse_unusable", lambda taken, *a, **k: broken() if taken[0][0] == 2 else None)
+    with pytest.raises(ProsminError, match=r"^something else$"):
+        pretrain(tiny(), tmp_path / "other")
+    assert "warning: The checkpoint of step 2 cannot be written" in capsys.readouterr().err
 
 
 def test_what_a_killed_process_had_half_written_is_removed(tmp_path, tiny):

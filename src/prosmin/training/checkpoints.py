@@ -22,6 +22,7 @@ from prosmin.errors import ProsminError
 from prosmin.files import advice, file_hash, flush
 
 _NAME = re.compile(r"step-(\d{8})")
+_DAMAGED = ".damaged"
 _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 
 
@@ -87,8 +88,8 @@ def write(folder: Path, taken: Snapshot, *, keep: int) -> Path:
             f"{advice(error, final)}"
         ) from error
     for name in newest_names(folder)[keep:]:
-        if name != best(folder)[0]:
-            shutil.rmtree(folder / name)
+        if name not in (final.name, best(folder)[0]):
+            shutil.rmtree(folder / name, ignore_errors=True)  # an old one that stays is no harm
     return final
 
 
@@ -112,15 +113,23 @@ def newest_names(folder: Path) -> list[str]:
     return sorted((p.name for p in folder.iterdir() if _NAME.fullmatch(p.name)), reverse=True)
 
 
-def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint, and a sentence for each damaged one that was passed over."""
-    damaged: list[str] = []
+def load_newest(folder: Path) -> tuple[Checkpoint | None, dict[str, str]]:
+    """The newest whole checkpoint, and by name what is wrong with each damaged one that was passed over."""
+    damaged: dict[str, str] = {}
     for name in newest_names(folder):
         try:
             return load(folder / name), damaged
         except (OSError, ValueError, KeyError, SafetensorError) as error:
-            damaged.append(f"checkpoint {name} is damaged ({error}) and is passed over")
+            damaged[name] = str(error)
     return None, damaged
+
+
+def set_aside(folder: Path, name: str) -> str:
+    """Give a damaged checkpoint a name that is none, so that it counts neither as the best nor among those kept."""
+    aside = folder / f"{name}{_DAMAGED}"
+    shutil.rmtree(aside, ignore_errors=True)
+    (folder / name).rename(aside)
+    return aside.name
 
 
 def load(path: Path) -> Checkpoint:

@@ -102,15 +102,15 @@ class Logbook:
 
     def _next_steps(self) -> str:
         """What is left of a run whose numbers are none, and what to change, as far as its configuration has it."""
-        self._saver.wait()
+        trouble = self._saver.trouble()
         saved = checkpoints.newest_names(self._run.checkpoints)
-        kept = f"The checkpoint {saved[0]} is whole." if saved else "No checkpoint was written before it."
+        whole = f"The checkpoint {saved[0]} is whole." if saved else "No checkpoint was written before it."
         optimizer, compute = self._config.optimizer, self._config.compute
         clip = "set optimizer.clip" if optimizer.clip is None else "optimizer.clip"
         change = f"Lower optimizer.lr or {clip}; that is another run and needs another --out."
         if compute.precision == "bf16-mixed":
             change += " Or go on with this one in --compute.precision 32-true."
-        return f"{kept} {change}"
+        return f"{trouble or whole} {change}"
 
     def _memory(self) -> dict[str, float]:
         on_gpu = self._fabric.device.type == "cuda"

@@ -26,6 +26,7 @@ from prosmin.models.batchnorm import synchronise_batchnorm
 from prosmin.models.compiling import compile_networks
 from prosmin.models.starting import start_from
 from prosmin.training import checkpoints, health
+from prosmin.training.checkpoints import Checkpoint
 from prosmin.training.launch import beside_first, layout, make_fabric
 from prosmin.training.loop import train
 from prosmin.training.online_knn import OnlineKnn
@@ -68,12 +69,13 @@ def _pretrain(fabric: Fabric, config: Config, run: RunFolder) -> None:
     # Before a new folder is made: pictures or networks that cannot be had leave nothing behind.
     feed, order = _pictures(fabric, config)
     method = build(config)
-    if config.backbone.weights is not None and not checkpoints.newest_names(run.checkpoints):
+    checkpoint = _newest(fabric, run)
+    if config.backbone.weights is not None and checkpoint is None:
         _say(fabric, start_from(method, config))
     knn = _by_first(fabric, lambda: OnlineKnn(feed, config)) if config.training.knn_every else None
     _by_first(fabric, lambda: run.open(config))
     _by_first(fabric, lambda: run.go_on(config))
-    _train(fabric, config, run, feed, order, method, knn)
+    _train(fabric, config, run, feed, order, method, checkpoint, knn)
 
 
 def _by_first(fabric: Fabric, work: Callable[[], T]) -> T | None:
@@ -151,6 +153,7 @@ def _train(
     feed: Feed,
     order: Order,
     method: nn.Module,
+    checkpoint: Checkpoint | None,
     knn: OnlineKnn | None,
 ) -> None:
     steps = config.training.epochs * order.steps_per_epoch
@@ -158,7 +161,7 @@ def _train(
     limited = ", as training.max_steps says" if last < steps else ""
     _say(fabric, f"{len(feed)} pictures, {_count(order.steps_per_epoch)} an epoch, {last} in all{limited}")
     model, optimizer = prepare(fabric, config, method)
-    start = _resume(fabric, run, method, optimizer)
+    start = _resume(fabric, run, checkpoint, method, optimizer)
 
     done = train(fabric, config, run, feed, order, model, optimizer, start=start, steps=steps, knn=knn)
     if fabric.is_global_zero:
@@ -225,12 +228,26 @@ def _put_best(run: RunFolder, method: nn.Module) -> int:
     return checkpoint.step
 
 
-def _resume(fabric: Fabric, run: RunFolder, method: nn.Module, optimizer: Optimizer) -> int:
+def _newest(fabric: Fabric, run: RunFolder) -> Checkpoint | None:
+    """The checkpoint to continue from; damaged ones are set aside."""
     checkpoint, damaged = checkpoints.load_newest(run.checkpoints)
-    for sentence in damaged:
-        print(f"warning: {sentence}", file=sys.stderr)
+    if fabric.is_global_zero:
+        for name, why in damaged.items():
+            try:
+                kept = f"it is {checkpoints.set_aside(run.checkpoints, name)} now"
+            except OSError as error:
+                kept = f"it stays where it is: {error.strerror}"
+            print(f"warning: checkpoint {name} is damaged ({why}) and is passed over; {kept}", file=sys.stderr)
+    return checkpoint
+
+
+def _resume(
+    fabric: Fabric, run: RunFolder, checkpoint: Checkpoint | None, method: nn.Module, optimizer: Optimizer
+) -> int:
     if checkpoint is not None:
         checkpoints.restore(checkpoint, method, optimizer)
+        checkpoint.model.clear()  # by now they are in the networks; a second copy would stay for the whole run
+        checkpoint.optimizer.clear()
         _say(fabric, f"continuing {run.path} from step {checkpoint.step}")
     start = checkpoint.step if checkpoint else 0
     if fabric.is_global_zero:

@@ -42,9 +42,11 @@ class Processes:
         return sorted({line for part in parts for line in part})
 
     def close(self) -> None:
-        """Wait for what is still under way; the connections end before Python does."""
+        """Leave together: a launcher ends all processes soon after the first that left, which may be writing still."""
         self._receive()
-        atexit.register(_leave)
+        if self._group is not None:
+            dist.barrier(group=self._group)
+        atexit.register(_leave)  # the connections end before Python does
 
     def _receive(self) -> int:
         if self._under_way is None:

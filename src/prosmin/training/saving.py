@@ -1,5 +1,6 @@
 """When a checkpoint is due, and its way to the disk beside the training."""
 
+import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from prosmin.config import Config, fingerprint
+from prosmin.errors import ProsminError
 from prosmin.training import checkpoints
 from prosmin.training.run_folder import RunFolder
 
@@ -35,6 +37,8 @@ class Saver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._writer.shutdown()
+        if error is not None and (trouble := self.trouble()):
+            print(f"warning: {trouble}", file=sys.stderr)
 
     def is_due(self, behind: int) -> bool:
         """Whether steps or, by this process's own clock, minutes have passed."""
@@ -65,9 +69,17 @@ class Saver:
 
     def wait(self) -> None:
         """Until the last one is whole on the disk; an error where it cannot be."""
-        if self._writing is not None:
-            self._writing.result()
-            self._writing = None
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def trouble(self) -> str:
+        """Wait for the last one; in words why it could not be written, empty if it was."""
+        try:
+            self.wait()
+        except ProsminError as error:
+            return str(error)
+        return ""
 
 
 def _since(moment: float) -> float:
