@@ -452,3 +452,40 @@ def test_uncertainty_without_a_scale_is_the_variance_between_views(tiny, tmp_pat
     pictures = load_pictures("photos@test").subset(torch.arange(8))
     views = torch.stack([view.mean for view in encoder.views(pictures)])
     torch.testing.assert_close(encoder.uncertainty(pictures), views.var(0).mean(1))
+
+
+def test_results_of_files_that_have_changed_are_measured_again(run, tmp_path, fake, monkeypatch, capsys):
+    """A folder that was filled anew; one of other pictures that only some protocols look at; one that is gone."""
+    from PIL import Image
+
+    monkeypatch.setattr(suite, "open_pictures", lambda spec, **_: load_pictures(spec))
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    for folder, count in (
+        ("mine/train/a", 12),
+        ("mine/train/b", 12),
+        ("mine/test/a", 6),
+        ("mine/test/b", 6),
+        ("ood", 4),
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+        for i in range(count):
+            Image.new("RGB", (8 + i, 32), (9 * i, 99, 5)).save(tmp_path / folder / f"{i}.png")
+    sets = {"data": f"folder:{tmp_path}/mine@train", "ood": f"folder:{tmp_path}/ood"}
+
+    def measured():
+        fake.clear()
+        evaluate(copy, protocols=["knn", "ood"], **sets)
+        return list(fake)
+
+    assert measured() == ["knn", "ood"]
+    assert measured() == []
+    Image.new("RGB", (300, 200)).save(tmp_path / "ood" / "2.png")
+    capsys.readouterr()
+    assert measured() == ["ood"]
+    assert f"the files of folder:{tmp_path}/ood are others than they were" in capsys.readouterr().err
+    assert measured() == []
+    (tmp_path / "mine/train/a/3.png").rename(tmp_path / "mine/train/b/13.png")  # another label
+    assert measured() == ["knn", "ood"]
+    (tmp_path / "ood").rename(tmp_path / "moved")
+    assert measured() == []  # what was measured is still worth a look

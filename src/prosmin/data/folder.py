@@ -88,6 +88,12 @@ def open_folder(rest: str) -> FolderSource:
     return FolderSource(f"folder:{rest}", root, names, labels, classes)
 
 
+def files(rest: str) -> list[str]:
+    """The paths of its pictures."""
+    root = find_folder(rest)
+    return [f"{root}{os.sep}{name}" for name in sorted(_walk(root))]
+
+
 def other_split(rest: str, split: str) -> str:
     """What follows `folder:` for another split: a subfolder, or a folder beside this one.
 

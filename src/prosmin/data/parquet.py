@@ -60,6 +60,11 @@ def open_parquet(rest: str) -> ParquetSource:
     return ParquetSource(f"parquet:{rest}", chunks, starts, path.name, len(table), labels, classes)
 
 
+def files(rest: str) -> list[str]:
+    """The paths of the files that it reads."""
+    return [str(path) for path in _files(rest)[1]]
+
+
 def other_split(rest: str, split: str) -> str:
     """What follows `parquet:` for another split: other files of the folder, or the file beside this one."""
     base = rest.rpartition("@")[0] if not Path(rest).exists() and "@" in rest else rest

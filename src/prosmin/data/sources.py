@@ -4,6 +4,8 @@ A source knows how many pictures it has, their labels if there are any, and how 
 nothing. A new one is two functions in a file of its own and a line in each dictionary here.
 """
 
+import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -11,7 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from prosmin.data import folder, huggingface, parquet, photos, splits, torchvision_sets, webdataset
-from prosmin.errors import UsageError
+from prosmin.errors import ProsminError, UsageError
 from prosmin.meant import closest, did_you_mean
 
 
@@ -59,6 +61,13 @@ OTHER_SPLITS: dict[str, Callable[[str, str], str]] = {
 }
 """What finds another split of a scheme, given the part of the SPEC behind it and the split's name."""
 
+FILES: dict[str, Callable[[str], list[str]]] = {
+    "folder": folder.files,
+    "parquet": parquet.files,
+    "webdataset": webdataset.files,
+}
+"""What names the files of a scheme, where a user may put others in their place."""
+
 FORMS = (
     "photos[@train|test|ood], folder:PATH[@SPLIT], parquet:PATH[@SPLIT], torchvision:NAME@ROOT[@SPLIT], "
     "hf:NAME[@SPLIT], webdataset:PATTERN"
@@ -78,6 +87,23 @@ def split_spec(spec: str, split: str) -> str:
     """
     scheme, rest = parse(spec)
     return f"{scheme}{'@' if scheme == 'photos' else ':'}{OTHER_SPLITS[scheme](rest, split)}"
+
+
+def files_mark(spec: str) -> str | None:
+    """A hash of the names and sizes of the files behind a SPEC: another one, other pictures.
+
+    None where it stands for a published set, or where its files are not there.
+    """
+    scheme, rest = parse(spec)
+    if scheme not in FILES:
+        return None
+    digest = hashlib.blake2b(digest_size=8)
+    try:
+        for path in FILES[scheme](rest):
+            digest.update(os.fsencode(f"{path} {os.stat(path).st_size}\n"))
+    except (OSError, ProsminError):
+        return None
+    return digest.hexdigest()
 
 
 def parse(spec: str) -> tuple[str, str]:

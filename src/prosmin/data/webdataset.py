@@ -65,7 +65,7 @@ def open_webdataset(rest: str) -> WebdatasetSource:
         raise UsageError(f"The data webdataset:{rest} is not on this machine; copy the shards and name their files.")
     places: list[Place] = []
     labels: list[int | None] = []
-    for shard in _shards(rest):
+    for shard in files(rest):
         for place, label in _index(shard):
             places.append(place)
             labels.append(label)
@@ -109,7 +109,8 @@ def expand(pattern: str) -> list[str]:
     return [path for middle in middles for path in expand(head + middle + tail)]
 
 
-def _shards(rest: str) -> list[str]:
+def files(rest: str) -> list[str]:
+    """The paths of its shards."""
     path = Path(rest).expanduser()
     paths = sorted(str(p) for p in path.glob("*.tar")) if rest and path.is_dir() else expand(str(path))
     missing = [p for p in paths if not os.path.isfile(p)]

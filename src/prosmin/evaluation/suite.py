@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from prosmin.data.pictures import Pictures
+from prosmin.data.sources import files_mark
 from prosmin.data.streamed import PictureSet, memory_limit, open_pictures
 from prosmin.encoder import Encoder, encoder_folder, load
 from prosmin.errors import ProsminError, UsageError
@@ -88,6 +89,10 @@ def evaluate(
         for same in (asked, options):
             rows = {name: _finished(folder, name, encoder, named, same) for name in names}
             found = {name: row for name, row in rows.items() if row is not None} | found
+    marks = _marks(named, options)
+    if changed := _changed(found, marks):
+        print(f"measuring again: the files of {', '.join(sorted(changed))} are others than they were.", file=sys.stderr)
+        found = {name: row for name, row in found.items() if not changed & row.get("files", {}).keys()}
     missing = [name for name in names if name not in found]
     if missing:
         _check_place(folder)
@@ -117,6 +122,7 @@ def evaluate(
             result.settings.update(_known_of(named, context))
         command = _command(run, folder, name, named, options)
         row = _row(name, result, encoder, named, options, command, time.monotonic() - began)
+        row["files"] = {spec: mark for spec, mark in marks.items() if spec in _pictures(name, named, options)}
         found[name] = _write(folder, row, result)
     return {name: found[name] for name in names if name in found}
 
@@ -243,18 +249,35 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
     return row if isinstance(row, dict) else {}
 
 
+def _marks(named: NamedSets, options: Options) -> dict[str, str]:
+    """What the files of each SPEC are known by, as far as there are any."""
+    marks = {spec: files_mark(spec) for spec in {*named.specs.values(), *options.transfer}}
+    return {spec: mark for spec, mark in marks.items() if mark is not None}
+
+
+def _changed(found: dict[str, dict[str, Any]], marks: dict[str, str]) -> set[str]:
+    """The SPECs behind which other files lie by now than when these results were measured."""
+    known = [item for row in found.values() for item in row.get("files", {}).items()]
+    return {spec for spec, mark in known if marks.get(spec, mark) != mark}
+
+
 def _replaced(folder: Path, names: Sequence[str], named: NamedSets, options: Options) -> str:
     """The results of other pictures that these protocols are about to replace, by their pictures; empty: none."""
     found: dict[str, list[str]] = {}
     for name in names:
         row = _read(folder, name)
-        old = _pictures(name, row.get("data") or {}, (row.get("options") or {}).get("transfer") or ())
-        if old.items() - _pictures(name, named.data, options.transfer).items():
+        old = _by_name(name, row.get("data") or {}, (row.get("options") or {}).get("transfer") or ())
+        if old.items() - _by_name(name, named.data, options.transfer).items():
             found.setdefault(", ".join(old.values()), []).append(name)
     return "; ".join(f"the results of {', '.join(those)} on {pictures}" for pictures, those in found.items())
 
 
-def _pictures(name: str, data: dict[str, str], transfer: Sequence[str]) -> dict[str, str]:
+def _pictures(name: str, named: NamedSets, options: Options) -> set[str]:
+    """The SPECs that a protocol looks at."""
+    return set(_by_name(name, named.specs, options.transfer).values())
+
+
+def _by_name(name: str, data: dict[str, str], transfer: Sequence[str]) -> dict[str, str]:
     """Those that a protocol looks at, by name."""
     if name == "transfer":
         return {spec: spec for spec in transfer}
