@@ -10,7 +10,7 @@ import torch
 import prosmin
 from prosmin import config as configs
 from prosmin.cli import main
-from prosmin.commands import recipes
+from prosmin.commands import make_parser, recipes
 
 
 def run(capsys, *arguments):
@@ -273,3 +273,13 @@ def test_a_full_gpu_is_told_with_what_helps(monkeypatch, capsys):
     told = capsys.readouterr().err
     assert told.startswith("prosmin: The GPU's memory is not enough: CUDA out of memory. Training: a smaller")
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    "words", [["pretrain", "--out=~/x"], ["views", "--out=~/x"], ["report", "~/x"], ["demo", "--out=~/x"]]
+)
+def test_a_tilde_is_the_home_folder_wherever_it_stands(words, monkeypatch, tmp_path):
+    """A shell leaves it as it is behind `=`; a folder named ~ tempts people to remove their home."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    options, _ = make_parser().parse_known_args(words)
+    assert (options.runs[0] if words[0] == "report" else options.out) == tmp_path / "x"

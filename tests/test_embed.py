@@ -564,6 +564,16 @@ class TestContinuing:
 
 
 class TestRefusals:
+    def test_a_finished_file_of_pictures_that_were_replaced(self, encoder, tmp_path):
+        """The same names, other sizes: the rows that are there are those of other pictures."""
+        spec = write_pictures(tmp_path / "new.parquet", 30, seed=2)
+        request = Request(data=spec, out=tmp_path / "x.parquet", reference="none", views=0)
+        before = embed(encoder, request).read_bytes()
+        write_pictures(tmp_path / "new.parquet", 30, seed=3)
+        with pytest.raises(ProsminError, match=r"x\.parquet was written from other files.*Remove it, or give another"):
+            embed(encoder, request)
+        assert request.out.read_bytes() == before
+
     def test_other_settings(self, encoder, specs, tmp_path, small_parts, monkeypatch):
         request = Request(data=specs[1], out=tmp_path / "x.parquet", reference="none", views=0)
         stop_before_joining(encoder, request, monkeypatch)

@@ -120,7 +120,9 @@ def test_moments_come_back_in_the_layout_of_their_parameters(tmp_path):
     torch.manual_seed(0)
     model, optimizer = network()
     step(model, optimizer)
-    path = checkpoints.write(tmp_path, checkpoints.snapshot(model, optimizer, step=1, fingerprint=""), keep=1)
+    path = checkpoints.write(
+        tmp_path, checkpoints.snapshot(model, optimizer, step=1, fingerprint="", pictures={}), keep=1
+    )
     again, fresh = network()
     checkpoints.restore(checkpoints.load(path), again, fresh)
     for moment in ("exp_avg", "exp_avg_sq"):
@@ -235,6 +237,30 @@ def test_given_weights_are_taken_again_where_no_checkpoint_is_whole(undisturbed,
     assert pretrain(config, run) == run
     second = load_file(run / "encoder.safetensors")
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_run_goes_on_with_the_pictures_it_began_with(tmp_path, tiny, capsys):
+    """More or fewer are refused, since they change its length; others under the same names are told."""
+    from PIL import Image
+
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for i in range(48):
+        Image.new("RGB", (32, 32), (5 * i, 2 * i, 255 - i)).save(pictures / f"{i:02d}.png")
+    fields = {"data__spec": f"folder:{pictures}", "training__batch_size": "16", "training__epochs": "2"}
+    run = pretrain(tiny(**fields, training__max_steps="2"), tmp_path / "run")
+    Image.new("RGB", (32, 32)).save(pictures / "more.png")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(ProsminError, match=r"holds 49 pictures; when .* came to step 2 it held 48\. .*another --out"):
+        pretrain(tiny(**fields, training__max_steps="4"), run)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    (pictures / "more.png").unlink()
+    capsys.readouterr()
+    pretrain(tiny(**fields, training__max_steps="4"), run)
+    assert "warning" not in capsys.readouterr().err
+    Image.effect_noise((32, 32), 50).convert("RGB").save(pictures / "07.png")
+    pretrain(tiny(**fields, training__max_steps="6"), run)
+    assert f"the files of folder:{pictures} are not those of step 4" in capsys.readouterr().err
 
 
 def test_another_configuration_is_refused_with_the_difference(undisturbed, tmp_path, tiny):

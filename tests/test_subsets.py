@@ -78,5 +78,5 @@ def test_too_few_labels_are_named() -> None:
         balanced_subset(labels, 0.01, seed=0)
     with pytest.raises(ProsminError, match="above 0"):
         balanced_subset(labels, 0.0, seed=0)
-    with pytest.raises(ProsminError, match="10 folds"):
+    with pytest.raises(ProsminError, match="of 9 there is none"):
         held_out_tenth(labels[:9], seed=0)

@@ -21,6 +21,7 @@ from prosmin.evaluation.context import TRAINED, Context
 from prosmin.evaluation.options import Options, check_read, flag, read_options
 from prosmin.evaluation.result import Result
 from prosmin.evaluation.suite import evaluate
+from prosmin.evaluation.table import print_table
 from prosmin.report import write_report
 from prosmin.training.pretrain import pretrain
 
@@ -183,7 +184,8 @@ class TestSuites:
         found = evaluate(copy, suite="paper", options=Options(transfer=("photos",)))
         assert fake == ["transfer"]
         assert list(found) == PAPER
-        assert capsys.readouterr().err == ""
+        before = ", ".join(name for name in PAPER if name != "transfer")
+        assert capsys.readouterr().err == f"measured before: {before}; --again measures anew.\n"
 
     def test_without_a_name_the_quick_ones_are_run(self, copy, fake):
         assert list(evaluate(copy)) == list(suite.DEFAULT)
@@ -259,7 +261,6 @@ class TestOtherPictures:
     def test_what_is_replaced_is_said(self, copy, fake, capsys):
         evaluate(copy, protocols=["knn", "linear", "ood", "pictures"])
         evaluate(copy, protocols=["knn"], again=True)
-        evaluate(copy, protocols=["knn"], ood=["photos@ood", "photos@test"])  # kNN does not look at them
         evaluate(copy, protocols=["pictures"], ood=["photos@ood", "photos@test"])  # nothing is lost
         assert capsys.readouterr().err == ""
         evaluate(copy, protocols=["ood"], ood=["photos@test"])
@@ -274,7 +275,7 @@ class TestOtherPictures:
     def test_other_sets_of_transfer(self, copy, fake, capsys):
         evaluate(copy, protocols=["transfer"], options=Options(transfer=("photos",)))
         evaluate(copy, protocols=["transfer"], options=Options(transfer=("photos",)), data="photos@test")
-        assert capsys.readouterr().err == ""
+        assert capsys.readouterr().err == "measured before: transfer; --again measures anew.\n"
         evaluate(copy, protocols=["transfer"], options=Options(transfer=("photos@test",)))
         assert capsys.readouterr().err.startswith("replacing the results of transfer on photos;")
 
@@ -489,3 +490,69 @@ def test_results_of_files_that_have_changed_are_measured_again(run, tmp_path, fa
     assert measured() == ["knn", "ood"]
     (tmp_path / "ood").rename(tmp_path / "moved")
     assert measured() == []  # what was measured is still worth a look
+
+
+class TestWrongTurns:
+    """What people do wrong without noticing."""
+
+    @pytest.fixture
+    def labelled(self, tmp_path):
+        from PIL import Image
+
+        for part in ("train", "test"):
+            for name in ("a", "b"):
+                (tmp_path / "set" / part / name).mkdir(parents=True)
+                for i in range(12):
+                    Image.new("RGB", (32, 32), (9 * i, 99, 5)).save(tmp_path / "set" / part / name / f"{i}.png")
+        return tmp_path / "set"
+
+    @pytest.mark.parametrize("split", ["tset", "valid"])
+    def test_a_split_that_there_is_not(self, copy, fake, labelled, split):
+        with pytest.raises(UsageError, match=f"has no split '{split}'; it has: test, train"):
+            evaluate(copy, protocols=["knn"], data=f"folder:{labelled}@{split}")
+        assert fake == []
+
+    def test_strangers_that_no_protocol_looks_at(self, copy, fake, labelled):
+        with pytest.raises(
+            UsageError, match=r"\(knn\) reads --ood photos@ood\. Leave it out, or add one that does: ood,"
+        ):
+            evaluate(copy, protocols=["knn"], data=f"folder:{labelled}", ood=["photos@ood"])
+        assert fake == []
+
+    def test_pictures_of_the_run_as_seen_from_another_folder(self, tmp_path, tiny, labelled, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        run = pretrain(
+            tiny(data__spec="folder:set", training__batch_size="8", training__max_steps="1"), tmp_path / "run"
+        )
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        monkeypatch.chdir(elsewhere)
+        with pytest.raises(UsageError, match=r"does not exist.* The run names these pictures, .*--data SPEC"):
+            evaluate(run, protocols=["uncertainty"])
+
+    def test_too_few_pictures_to_choose_on(self, copy, tmp_path, monkeypatch):
+        from PIL import Image
+
+        monkeypatch.setattr(suite, "open_pictures", lambda spec, **_: load_pictures(spec))
+        (tmp_path / "few").mkdir()
+        for i in range(5):
+            Image.new("RGB", (32, 32), (40 * i, 99, 5)).save(tmp_path / "few" / f"{i}.png")
+        with pytest.raises(
+            ProsminError, match=r"a tenth of the training pictures; of 5 there is none\. Allowed: 10 or more"
+        ):
+            evaluate(copy, protocols=["uncertainty"], data=f"folder:{tmp_path}/few", test=f"folder:{tmp_path}/few")
+
+    def test_what_was_measured_before_is_said(self, copy, fake, capsys):
+        evaluate(copy, protocols=["knn"])
+        assert "measured before" not in capsys.readouterr().err
+        evaluate(copy, protocols=["knn"])
+        assert "measured before: knn; --again measures anew." in capsys.readouterr().err
+
+
+def test_a_table_shows_the_uncertainty_where_that_is_all(capsys):
+    metrics = {"recall_at_1": 0.32, "r_auroc": 0.427}
+    print_table({"uncertainty": {"metrics": metrics, "settings": {}}})
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("R@1 %", "32.0", "R-AUROC %", "42.7"))
+    print_table({"pictures": {"metrics": {}, "settings": {}}})
+    assert "measured: pictures, of which a table has nothing to show; `prosmin report` does." in capsys.readouterr().out

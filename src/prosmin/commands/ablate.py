@@ -1,7 +1,8 @@
 """`prosmin ablate`: train a grid of runs and compare them, without test pictures."""
 
 import argparse
-from pathlib import Path
+
+from prosmin.commands.parsing import path
 
 LINE = "train a grid of runs and compare them, without test pictures"
 TAKES_FIELDS = True
@@ -21,7 +22,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="sweep a field; several make a product; `;` between values that hold commas",
     )
     parser.add_argument("--data", metavar="SPEC", help="pictures to learn from: the same as --data.spec")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the cells, table and plot")
+    parser.add_argument("--out", type=path, required=True, metavar="DIR", help="folder of the cells, table and plot")
 
 
 def run(options: argparse.Namespace, fields: dict[str, str]) -> None:

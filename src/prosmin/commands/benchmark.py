@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from prosmin.commands.parsing import add_configuration, read_names, with_data
+from prosmin.commands.parsing import add_configuration, path, read_names, with_data
 
 LINE = "how fast a recipe trains, and what bounds it"
 TAKES_FIELDS = True
@@ -14,7 +14,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add_configuration(parser, data="train on")
     parser.add_argument("--methods", metavar="NAME,...", help="one row a method (default: the recipe's own)")
     parser.add_argument(
-        "--out", type=Path, default=Path("benchmark.json"), metavar="FILE.json", help="where to (default: %(default)s)"
+        "--out", type=path, default=Path("benchmark.json"), metavar="FILE.json", help="where to (default: %(default)s)"
     )
 
 

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from prosmin.commands.parsing import path
+
 LINE = "pretrain, evaluate and report on the embedded photographs"
 TAKES_FIELDS = True
 
@@ -10,7 +12,7 @@ TAKES_FIELDS = True
 def declare(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument(
-        "--out", type=Path, default=Path("runs/demo"), metavar="DIR", help="run folder (default: %(default)s)"
+        "--out", type=path, default=Path("runs/demo"), metavar="DIR", help="run folder (default: %(default)s)"
     )
 
 

@@ -1,9 +1,8 @@
 """`prosmin embed`: one row a picture: features, uncertainty, out-of-distribution score and flag."""
 
 import argparse
-from pathlib import Path
 
-from prosmin.commands.parsing import ENCODER, check_folder
+from prosmin.commands.parsing import ENCODER, check_folder, path
 from prosmin.own_processes import Helpers, helpers
 
 LINE = "one row a picture: features, uncertainty, out-of-distribution score and flag"
@@ -14,7 +13,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("run_folder", metavar="RUN", help=ENCODER)
     parser.add_argument("--data", required=True, metavar="SPEC", help="the pictures")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.parquet", help="run again, it is continued")
+    parser.add_argument("--out", type=path, required=True, metavar="FILE.parquet", help="run again, it is continued")
     parser.add_argument(
         "--reference", metavar="SPEC", help="pictures that belong (default: the run's own; none: no score)"
     )

@@ -2,9 +2,8 @@
 
 import argparse
 import dataclasses
-from pathlib import Path
 
-from prosmin.commands.parsing import ENCODER, check_known, read_names
+from prosmin.commands.parsing import ENCODER, check_known, path, read_names
 from prosmin.evaluation.options import Options, flag, read_options
 
 LINE = "measure a trained encoder"
@@ -21,7 +20,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ood", metavar="SPEC,...", help="out-of-distribution pictures")
     parser.add_argument(
         "--out",
-        type=Path,
+        type=path,
         metavar="DIR",
         help="folder of the results, to keep those of several sets apart (default: RUN itself; runs/shipped-NAME or "
         "runs/timm-NAME for encoders without a folder)",

@@ -1,9 +1,8 @@
 """`prosmin export`: write a trained encoder for other programs."""
 
 import argparse
-from pathlib import Path
 
-from prosmin.commands.parsing import ENCODER
+from prosmin.commands.parsing import ENCODER, path
 
 LINE = "write a trained encoder for other programs"
 TAKES_FIELDS = False
@@ -14,7 +13,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", metavar="RUN", help=ENCODER)
     parser.add_argument("--format", required=True, metavar="FORMAT", help="onnx, timm or safetensors")
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="PATH", help="FILE.onnx, FILE.safetensors (timm) or a folder"
+        "--out", type=path, required=True, metavar="PATH", help="FILE.onnx, FILE.safetensors (timm) or a folder"
     )
     parser.add_argument("--network", default="online", metavar="NAME", help="online, or target, its running average")
     parser.add_argument("--half", action="store_true", help="safetensors: weights in float16")

@@ -36,11 +36,16 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message[0].upper()}{message[1:]}.{hint} `{self.prog} --help` lists what there is.")
 
 
+def path(text: str) -> Path:
+    """A path as it was given; `~` is the home folder also where the shell left it, as in --out=~/runs."""
+    return Path(text).expanduser()
+
+
 def add_configuration(parser: argparse.ArgumentParser, *, data: str) -> None:
     """The options --recipe or --config, and --data for what is done with the pictures."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--recipe", metavar="NAME", help="a recipe of `prosmin recipes` (default: demo)")
-    source.add_argument("--config", type=Path, metavar="FILE", help="a configuration file, such as a run's config.yaml")
+    source.add_argument("--config", type=path, metavar="FILE", help="a configuration file, such as a run's config.yaml")
     parser.add_argument("--data", metavar="SPEC", help=f"pictures to {data}: the same as --data.spec")
 
 

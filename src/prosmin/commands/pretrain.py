@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from prosmin.commands.parsing import add_configuration, check_folder, with_data
+from prosmin.commands.parsing import add_configuration, check_folder, path, with_data
 
 LINE = "train an encoder; on the same run folder again, continue"
 TAKES_FIELDS = True
@@ -12,7 +12,7 @@ TAKES_FIELDS = True
 def declare(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     add_configuration(parser, data="learn from")
-    parser.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: runs/NAME)")
+    parser.add_argument("--out", type=path, metavar="RUN", help="run folder (default: runs/NAME)")
 
 
 def run(options: argparse.Namespace, fields: dict[str, str]) -> None:

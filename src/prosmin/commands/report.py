@@ -3,15 +3,17 @@
 import argparse
 from pathlib import Path
 
+from prosmin.commands.parsing import path
+
 LINE = "one HTML page of one run, or of several side by side"
 TAKES_FIELDS = False
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    parser.add_argument("runs", type=path, nargs="+", metavar="RUN")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE.html", help="where to (default: RUN/report.html; of several, ./report.html)"
+        "--out", type=path, metavar="FILE.html", help="where to (default: RUN/report.html; of several, ./report.html)"
     )
 
 

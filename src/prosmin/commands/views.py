@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from prosmin.commands.parsing import add_configuration, check_folder, with_data
+from prosmin.commands.parsing import add_configuration, check_folder, path, with_data
 
 LINE = "a picture of the views that a step of training sees"
 TAKES_FIELDS = True
@@ -13,7 +13,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     add_configuration(parser, data="show")
     parser.add_argument(
-        "--out", type=Path, default=Path("views.png"), metavar="FILE.png", help="where to (default: %(default)s)"
+        "--out", type=path, default=Path("views.png"), metavar="FILE.png", help="where to (default: %(default)s)"
     )
     parser.add_argument("--pictures", type=int, default=8, metavar="N", help="how many (default: %(default)s)")
     parser.add_argument("--step", type=int, default=0, metavar="N", help="of which step, from 0 (default: %(default)s)")

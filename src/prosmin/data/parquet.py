@@ -120,7 +120,8 @@ def _read(files: list[Path], *, spec: str) -> pa.Table:
             if "image" not in present:
                 raise ProsminError(
                     f"The file {file} of the data {spec} has no column 'image' (encoded bytes); "
-                    f"its columns: {', '.join(present) or 'none'}."
+                    f"its columns: {', '.join(present) or 'none'}. Write it again under that name, and labels under "
+                    "'label', for example pyarrow.parquet.write_table(table.rename_columns([...]), FILE)."
                 )
             wanted = [name for name in ("image", "label", "label_name") if name in present]
             tables.append(pq.read_table(file, columns=wanted))

@@ -6,7 +6,7 @@ nothing. A new one is two functions in a file of its own and a line in each dict
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -104,6 +104,12 @@ def files_mark(spec: str) -> str | None:
     except (OSError, ProsminError):
         return None
     return digest.hexdigest()
+
+
+def files_marks(specs: Iterable[str]) -> dict[str, str]:
+    """`files_mark` of each SPEC that has one."""
+    marks = {spec: files_mark(spec) for spec in dict.fromkeys(specs)}
+    return {spec: mark for spec, mark in marks.items() if mark is not None}
 
 
 def parse(spec: str) -> tuple[str, str]:

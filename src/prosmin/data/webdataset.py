@@ -139,7 +139,10 @@ def _index(shard: str) -> list[tuple[Place, int | None]]:
                 elif suffix == "cls" and (content := archive.extractfile(member)) is not None:
                     labels[sample] = _number(content.read(), shard=shard, name=member.name)
     except (tarfile.TarError, OSError) as error:
-        raise ProsminError(f"The shard {shard} cannot be read as an uncompressed tar file: {error}") from None
+        raise ProsminError(
+            f"The shard {shard} cannot be read as an uncompressed tar file: {error}. Unpack it if it is compressed "
+            "(gzip -d); if its copy was cut short, copy it again, or leave it out of the pattern."
+        ) from None
     return [(place, labels.get(sample)) for sample, place in pictures.items()]
 
 

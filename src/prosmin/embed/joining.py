@@ -86,8 +86,8 @@ def _damaged(path: Path, error: Exception) -> ProsminError:
     return ProsminError(f"{path} is damaged: {error}. Remove it; the same command makes it again.")
 
 
-def settings_of(out: Path) -> dict[str, Any] | None:
-    """The settings a finished file was made with, None where there is no file; one that is not ours is an error."""
+def told_of(out: Path) -> dict[str, Any] | None:
+    """What a finished file tells of itself, None where there is no file; one that is not ours is an error."""
     if not out.exists():
         return None
     try:
@@ -96,4 +96,4 @@ def settings_of(out: Path) -> dict[str, Any] | None:
         about = None
     if about is None or "settings" not in about:
         raise ProsminError(f"{out} exists and was not written by `prosmin embed`. Give another file with --out.")
-    return about["settings"]
+    return about

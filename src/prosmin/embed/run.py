@@ -18,11 +18,11 @@ from prosmin import __version__
 from prosmin.data.feed import Batch
 from prosmin.data.noting import Noting
 from prosmin.data.pictures import check_not_empty
-from prosmin.data.sources import Source, open_source
+from prosmin.data.sources import Source, files_marks, open_source
 from prosmin.embed import columns
 from prosmin.embed import reference as references
 from prosmin.embed.columns import Made
-from prosmin.embed.joining import Joined, join, settings_of, unreadable_of, write_table
+from prosmin.embed.joining import Joined, join, told_of, unreadable_of, write_table
 from prosmin.embed.judging import Judging
 from prosmin.embed.own import own_groups
 from prosmin.embed.parts import PART, Parts, open_folder, others_out, refuse_other
@@ -49,7 +49,9 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
     source = Noting(_open(request.data))
     belonging = _belonging(encoder, source, request)
     settings = _settings(encoder, source, belonging, request)
+    specs = [each.spec for each in (source, belonging) if each is not None]
     if _is_finished(request.out, settings):
+        _refuse_changed(request.out, specs)
         _say(process, f"{request.out} has been written already.")
         return request.out
     folder = request.out.with_name(f"{request.out.name}.parts")
@@ -66,7 +68,7 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
             with others_out(folder, process):
                 if process.world > 1:
                     _mend_rows(encoder, source, judging, parts, request)
-                about = _about(str(run), settings, judging, command)
+                about = _about(str(run), settings, judging, command) | {"files": files_marks(specs)}
                 found = join(parts, request.out, source, about, max_bad=request.max_bad)
                 process.helpers.end()
                 shutil.rmtree(folder)
@@ -124,11 +126,22 @@ def _digest(source: Source) -> str:
 
 
 def _is_finished(out: Path, settings: dict[str, Any]) -> bool:
-    found = settings_of(out)
-    if found is None:
+    told = told_of(out)
+    if told is None:
         return False
-    refuse_other(found, settings, where=f"{out} was written")
+    refuse_other(told["settings"], settings, where=f"{out} was written")
     return True
+
+
+def _refuse_changed(out: Path, specs: list[str]) -> None:
+    """A finished file is not that of pictures which have other sizes by now, though their names are the same."""
+    then = (told_of(out) or {}).get("files", {})
+    changed = [spec for spec, mark in files_marks(specs).items() if then.get(spec, mark) != mark]
+    if changed:
+        raise ProsminError(
+            f"{out} was written from other files: those of {', '.join(changed)} have changed since. "
+            "Remove it, or give another file with --out."
+        )
 
 
 def _reference(

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from prosmin.data.sources import split_spec
+from prosmin.data.sources import open_source, split_spec
 from prosmin.errors import ProsminError, UsageError
 
 WITHOUT_LABELS = ("ood", "uncertainty", "pictures")
@@ -69,6 +69,8 @@ def named_sets(data: str, test: str | None, ood: Sequence[str] | None, *, learne
         return NamedSets(
             specs={"train": data, "test": data} | outside, own_tenth=True, learned=same_pictures(data, learned_from)
         )
+    if data not in found.values() and "@" in data:
+        open_source(data)  # a split that there is not is refused, though others of the same set are read
     return NamedSets(specs=found | outside)
 
 

@@ -24,6 +24,11 @@ def deal_folds(labels: Tensor, count: int, *, seed: int) -> Tensor:
 
 def held_out_tenth(labels: Tensor, *, seed: int) -> Tensor:
     """True for the tenth of the pictures, fixed by the seed, on which choices are made: (N,) -> (N,) mask."""
+    if len(labels) < 10:
+        raise ProsminError(
+            f"Choices are made on a tenth of the training pictures; of {len(labels)} there is none. "
+            "Allowed: 10 or more, better some hundreds."
+        )
     return deal_folds(labels, 10, seed=seed) == 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from prosmin.data.pictures import Pictures
-from prosmin.data.sources import files_mark
+from prosmin.data.sources import files_marks
 from prosmin.data.streamed import PictureSet, memory_limit, open_pictures
 from prosmin.encoder import Encoder, encoder_folder, load
 from prosmin.errors import ProsminError, UsageError
@@ -83,21 +83,20 @@ def evaluate(
     named = named_sets(own if data is None else data, test, ood, learned_from=own)
     names, left_out = _chosen(protocols, suite, has={"ood": bool(named.ood), "transfer": bool(options.transfer)})
     check_read(asked, names, left_out)
+    _check_ood(ood, names)
 
+    marks = files_marks([*named.specs.values(), *options.transfer])
     found: dict[str, dict[str, Any]] = {}
     if not again:
         for same in (asked, options):
             rows = {name: _finished(folder, name, encoder, named, same) for name in names}
             found = {name: row for name, row in rows.items() if row is not None} | found
-    marks = _marks(named, options)
-    if changed := _changed(found, marks):
-        print(f"measuring again: the files of {', '.join(sorted(changed))} are others than they were.", file=sys.stderr)
-        found = {name: row for name, row in found.items() if not changed & row.get("files", {}).keys()}
+        found = _unchanged(found, marks)
     missing = [name for name in names if name not in found]
     if missing:
         _check_place(folder)
         cache = FeatureCache(folder / "cache", encoder.card["hash"])
-        sets = _load(named) if set(missing) != {"transfer"} else {}  # which reads its own alone
+        sets = _load(named, own=data is None) if set(missing) != {"transfer"} else {}  # which reads its own alone
         context = Context(encoder, sets, ood=named.ood, own_tenth=named.own_tenth, options=options, cache=cache)
         # All that can be wrong is found before the first protocol takes its time.
         obstacles = {name: sentence for name in missing if (sentence := _obstacle(name, context))}
@@ -125,6 +124,15 @@ def evaluate(
         row["files"] = {spec: mark for spec, mark in marks.items() if spec in _pictures(name, named, options)}
         found[name] = _write(folder, row, result)
     return {name: found[name] for name in names if name in found}
+
+
+def _check_ood(ood: Sequence[str] | None, names: Sequence[str]) -> None:
+    """Refuse out-of-distribution pictures that none of the protocols looks at."""
+    if ood and not set(names) & set(READS_OOD):
+        raise UsageError(
+            f"No protocol that is to run ({', '.join(names)}) reads --ood {','.join(ood)}. "
+            f"Leave it out, or add one that does: {', '.join(READS_OOD)}."
+        )
 
 
 def _places(run: Path | str, out: Path | str | None) -> tuple[Path | str, Path]:
@@ -217,8 +225,8 @@ def _known_of(named: NamedSets, context: Context) -> dict[str, str]:
     return {name: text for name, text in said.items() if text}
 
 
-def _load(named: NamedSets) -> dict[str, PictureSet]:
-    """The sets by name, in memory as far as they fit into it together."""
+def _load(named: NamedSets, *, own: bool) -> dict[str, PictureSet]:
+    """The sets by name, in memory as far as they fit into it together; `own`: train is what the run itself names."""
     sets: dict[str, PictureSet] = {}
     room = memory_limit()
     for name, spec in named.specs.items():
@@ -226,7 +234,11 @@ def _load(named: NamedSets) -> dict[str, PictureSet]:
             mask = tenth_by_name(sets["train"].keys, spec=spec)
             sets |= {"train": sets["train"].subset(~mask), "test": sets["train"].subset(mask)}
             continue
-        sets[name] = pictures = open_pictures(spec, limit=room)
+        try:
+            sets[name] = pictures = open_pictures(spec, limit=room)
+        except UsageError as error:
+            where = "The run names these pictures, as seen from where it was trained: name them with --data SPEC."
+            raise UsageError(f"{error} {where}" if own and name == "train" else str(error)) from None
         if len(pictures) < 2:
             raise ProsminError(f"{spec} holds one picture; a protocol needs 2 or more.")
         room -= pictures.images.nbytes if isinstance(pictures, Pictures) else 0
@@ -249,16 +261,16 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
     return row if isinstance(row, dict) else {}
 
 
-def _marks(named: NamedSets, options: Options) -> dict[str, str]:
-    """What the files of each SPEC are known by, as far as there are any."""
-    marks = {spec: files_mark(spec) for spec in {*named.specs.values(), *options.transfer}}
-    return {spec: mark for spec, mark in marks.items() if mark is not None}
-
-
-def _changed(found: dict[str, dict[str, Any]], marks: dict[str, str]) -> set[str]:
-    """The SPECs behind which other files lie by now than when these results were measured."""
+def _unchanged(found: dict[str, dict[str, Any]], marks: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """The results behind whose SPECs the same files lie as when they were measured; what becomes of them is said."""
     known = [item for row in found.values() for item in row.get("files", {}).items()]
-    return {spec for spec, mark in known if marks.get(spec, mark) != mark}
+    changed = {spec for spec, mark in known if marks.get(spec, mark) != mark}
+    if changed:
+        print(f"measuring again: the files of {', '.join(sorted(changed))} are others than they were.", file=sys.stderr)
+    kept = {name: row for name, row in found.items() if not changed & row.get("files", {}).keys()}
+    if kept:
+        print(f"measured before: {', '.join(kept)}; --again measures anew.", file=sys.stderr)
+    return kept
 
 
 def _replaced(folder: Path, names: Sequence[str], named: NamedSets, options: Options) -> str:

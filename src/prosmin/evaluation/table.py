@@ -8,8 +8,9 @@ from rich.table import Table
 from prosmin.evaluation.context import PIXELS, TRAINED, UNTRAINED, UNTRAINED_SET
 from prosmin.evaluation.named_sets import UNLABELLED
 
-# heading, protocol, metric, as a percentage
-COLUMNS = (
+Column = tuple[str, str, str, bool]
+"""Heading, protocol, metric, whether it is shown as a percentage."""
+COLUMNS: tuple[Column, ...] = (
     ("kNN top-1 %", "knn", "top1", True),
     ("kNN NLL", "knn", "nll", False),
     ("linear top-1 %", "linear", "top1", True),
@@ -23,29 +24,36 @@ COLUMNS = (
     ("semi 1 %", "semi", "top1_1pct", True),
     ("semi 10 %", "semi", "top1_10pct", True),
 )
-WITHOUT_LABELS = (
+UNCERTAINTY: tuple[Column, ...] = (
+    ("R@1 %", "uncertainty", "recall_at_1", True),
+    ("R-AUROC %", "uncertainty", "r_auroc", True),
     ("coverage of 90 % intervals %", "uncertainty", "coverage_90", True),
     ("energy skill", "uncertainty", "energy_skill", False),
     ("Spearman crop", "uncertainty", "spearman_crop", False),
     ("Spearman blur", "uncertainty", "spearman_blur", False),
     ("Spearman noise", "uncertainty", "spearman_noise", False),
 )
-"""What is left to print of the uncertainty where nothing was judged by labels."""
+"""Printed where nothing else is there to print, or nothing was judged by labels."""
 WIDE = 7  # columns beside each other; the rest go into a second table
 
 
 def print_table(results: dict[str, dict[str, Any]]) -> None:
     """One row a subject, one column a metric that was measured."""
     unlabelled = UNLABELLED in results.get("uncertainty", {}).get("settings", {})
-    wanted = COLUMNS + (WITHOUT_LABELS if unlabelled else ())
-    columns = [column for column in wanted if column[2] in results.get(column[1], {}).get("metrics", {})]
+    columns = _measured(results, COLUMNS + (UNCERTAINTY if unlabelled else ())) or _measured(results, UNCERTAINTY)
     for start in range(0, len(columns), WIDE):
         _print_columns(results, columns[start : start + WIDE])
     if results.get("transfer", {}).get("sets"):
         _print_transfer(results["transfer"])
+    elif not columns and results:
+        print(f"measured: {', '.join(results)}, of which a table has nothing to show; `prosmin report` does.")
 
 
-def _print_columns(results: dict[str, dict[str, Any]], columns: list[tuple[str, str, str, bool]]) -> None:
+def _measured(results: dict[str, dict[str, Any]], columns: tuple[Column, ...]) -> list[Column]:
+    return [column for column in columns if column[2] in results.get(column[1], {}).get("metrics", {})]
+
+
+def _print_columns(results: dict[str, dict[str, Any]], columns: list[Column]) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     for heading, *_ in columns:

@@ -50,6 +50,8 @@ def _loss(run: Run) -> Finding | None:
     if not ends:
         return None
     start, end, _ = ends
+    if len(values) == 1 and not is_diverged([{"loss": end}]):
+        return None  # of one line there is no telling
     if is_diverged([{"loss": start}, {"loss": end}]):
         text = f"The loss rose from {number(start)} to {number(end)}: it diverged. A lower optimizer.lr helps."
         return Finding(status="bad", text=text)

@@ -2,7 +2,7 @@
 
 checkpoints/step-00000200/model.safetensors      the method's parameters and buffers
                           optimizer.safetensors  AdamW's moments, by parameter name
-                          state.json             step, configuration fingerprint, hash of each file, kNN if measured
+                          state.json             step, hashes of configuration, files and pictures, kNN if measured
 """
 
 import json
@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -34,6 +35,7 @@ class Checkpoint:
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     hash: str
+    pictures: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,21 @@ class Snapshot:
     fingerprint: str
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
+    pictures: dict[str, Any]  # that it learned from: how many, and what their files are known by
     knn: float | None = None
 
 
 def snapshot(
-    model: nn.Module, optimizer: Optimizer, *, step: int, fingerprint: str, knn: float | None = None
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    step: int,
+    fingerprint: str,
+    pictures: dict[str, Any],
+    knn: float | None = None,
 ) -> Snapshot:
     """What is to be written; training may go on while it is."""
-    return Snapshot(step, fingerprint, _plain(model.state_dict()), _plain(_moments(model, optimizer)), knn)
+    return Snapshot(step, fingerprint, _plain(model.state_dict()), _plain(_moments(model, optimizer)), pictures, knn)
 
 
 def write(folder: Path, taken: Snapshot, *, keep: int) -> Path:
@@ -66,6 +75,7 @@ def write(folder: Path, taken: Snapshot, *, keep: int) -> Path:
         save_file(taken.optimizer, part / _OPTIMIZER)
         hashes = {name: file_hash(part / name) for name in (_MODEL, _OPTIMIZER)}
         state = {"step": taken.step, "fingerprint": taken.fingerprint, "files": hashes, "knn_top1": taken.knn}
+        state |= {"pictures": taken.pictures}
         (part / _STATE).write_text(json.dumps(state, indent=1))
         granted = (part / _STATE).stat().st_mode  # by the umask; safetensors lets the owner alone read
         for name in (_MODEL, _OPTIMIZER, _STATE):
@@ -143,6 +153,7 @@ def load(path: Path) -> Checkpoint:
         model=load_file(path / _MODEL),
         optimizer=load_file(path / _OPTIMIZER),
         hash=state["files"][_MODEL],
+        pictures=state.get("pictures", {}),
     )
 
 

@@ -16,7 +16,7 @@ from prosmin.training.order import Order
 from prosmin.training.processes import Processes
 from prosmin.training.progress import TrainingProgress
 from prosmin.training.run_folder import RunFolder
-from prosmin.training.saving import Saver
+from prosmin.training.saving import Saver, pictures_of
 from prosmin.training.stepping import make_stepper
 from prosmin.training.stopping import StopRequest
 
@@ -46,7 +46,7 @@ def train(
         start=start, steps=last, steps_per_epoch=order.steps_per_epoch, quiet=not fabric.is_global_zero
     )
     processes = Processes()
-    saver = Saver(fabric, config, run, method, optimizer)
+    saver = Saver(fabric, config, run, pictures_of(fabric, feed, config), method, optimizer)
     log = Logbook(fabric, config, run, feed, progress, processes, saver, start=start)
 
     with saver, StopRequest() as stop, progress:

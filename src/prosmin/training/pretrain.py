@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from lightning_fabric import Fabric
@@ -32,6 +32,7 @@ from prosmin.training.loop import train
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.order import Order
 from prosmin.training.run_folder import RunFolder
+from prosmin.training.saving import pictures_of
 from prosmin.training.step import make_optimizer
 
 T = TypeVar("T")
@@ -70,6 +71,8 @@ def _pretrain(fabric: Fabric, config: Config, run: RunFolder) -> None:
     feed, order = _pictures(fabric, config)
     method = build(config)
     checkpoint = _newest(fabric, run)
+    if checkpoint is not None and checkpoint.pictures:
+        _check_pictures(fabric, run, checkpoint, pictures_of(fabric, feed, config), config.data.spec)
     if config.backbone.weights is not None and checkpoint is None:
         _say(fabric, start_from(method, config))
     knn = _by_first(fabric, lambda: OnlineKnn(feed, config)) if config.training.knn_every else None
@@ -239,6 +242,22 @@ def _newest(fabric: Fabric, run: RunFolder) -> Checkpoint | None:
                 kept = f"it stays where it is: {error.strerror}"
             print(f"warning: checkpoint {name} is damaged ({why}) and is passed over; {kept}", file=sys.stderr)
     return checkpoint
+
+
+def _check_pictures(fabric: Fabric, run: RunFolder, checkpoint: Checkpoint, now: dict[str, Any], spec: str) -> None:
+    """A run goes on with the pictures it began with: others would be another run, and their number its length."""
+    then = checkpoint.pictures
+    if now["count"] != then["count"]:
+        raise ProsminError(
+            f"{spec} holds {now['count']} pictures; when {run.path} came to step {checkpoint.step} it held "
+            f"{then['count']}. Going on would make it another run. Put them back, or begin one with another --out."
+        )
+    if now["mark"] != then["mark"] and fabric.is_global_zero:
+        print(
+            f"warning: the files of {spec} are not those of step {checkpoint.step}: their names or sizes have changed. "
+            "If they are other pictures, this becomes another run; give it another --out.",
+            file=sys.stderr,
+        )
 
 
 def _resume(

@@ -5,12 +5,15 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from lightning_fabric import Fabric
 from torch import nn
 from torch.optim import Optimizer
 
 from prosmin.config import Config, fingerprint
+from prosmin.data.feed import Feed
+from prosmin.data.sources import files_mark
 from prosmin.errors import ProsminError
 from prosmin.training import checkpoints
 from prosmin.training.run_folder import RunFolder
@@ -22,9 +25,18 @@ class Saver:
     Training goes on while a disk takes it, one at a time; what cannot be written ends the run some steps later.
     """
 
-    def __init__(self, fabric: Fabric, config: Config, run: RunFolder, method: nn.Module, optimizer: Optimizer) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        config: Config,
+        run: RunFolder,
+        pictures: dict[str, Any],
+        method: nn.Module,
+        optimizer: Optimizer,
+    ) -> None:
         self.writes = fabric.is_global_zero  # the other processes meet it again in the next step
         self.config, self.folder, self.method, self.optimizer = config, run.checkpoints, method, optimizer
+        self.pictures = pictures
         self.saved_at = time.monotonic()
         self.best = checkpoints.best(self.folder)[1] if self.writes else None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="prosmin-checkpoint")
@@ -57,7 +69,12 @@ class Saver:
         if self.writes:
             self.wait()
             taken = checkpoints.snapshot(
-                self.method, self.optimizer, step=behind, fingerprint=fingerprint(self.config), knn=score
+                self.method,
+                self.optimizer,
+                step=behind,
+                fingerprint=fingerprint(self.config),
+                pictures=self.pictures,
+                knn=score,
             )
             self._writing = self._writer.submit(checkpoints.write, self.folder, taken, keep=self.config.training.keep)
         self.saved_at = time.monotonic()
@@ -84,3 +101,8 @@ class Saver:
 
 def _since(moment: float) -> float:
     return time.monotonic() - moment
+
+
+def pictures_of(fabric: Fabric, feed: Feed, config: Config) -> dict[str, Any]:
+    """What a run learns from: how many pictures and, looked up by one process for all, the mark of their files."""
+    return {"count": len(feed), "mark": files_mark(config.data.spec) if fabric.is_global_zero else None}
