@@ -225,7 +225,7 @@ def _known_of(named: NamedSets, context: Context) -> dict[str, str]:
     return {name: text for name, text in said.items() if text}
 
 
-def _load(named: NamedSets, *, own: bool) -> dict[str, PictureSet]:
+def _load(named: NamedSets, *, own: bool = False) -> dict[str, PictureSet]:
     """The sets by name, in memory as far as they fit into it together; `own`: train is what the run itself names."""
     sets: dict[str, PictureSet] = {}
     room = memory_limit()
