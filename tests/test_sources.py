@@ -364,6 +364,25 @@ class TestParquet:
             "x.parquet[3]: the row holds no bytes",
         )
 
+    @pytest.mark.parametrize(
+        ("kinds", "labels", "classes"),
+        [
+            ({"img": None, "fine": ["x", "y"]}, [1, 0], ("x", "y")),
+            ({"img": None, "fine": ["x", "y"], "coarse": ["z"]}, None, ()),  # nobody knows which is meant
+            ({"img": None, "label": None, "fine": ["x", "y"]}, [1, 0], ("0", "1")),  # the names are another column's
+        ],
+    )
+    def test_published_files_have_other_names(self, tmp_path, kinds, labels, classes):
+        columns = {"img": [encoded(4), encoded(5)]} | {name: [1, 0] for name in kinds if name != "img"}
+        features = {name: {"names": names, "_type": "ClassLabel"} if names else {} for name, names in kinds.items()}
+        told = {"huggingface": json.dumps({"info": {"features": features}})}
+        table = pa.table(columns).replace_schema_metadata(told)
+        pq.write_table(table, tmp_path / "x.parquet")
+        pictures = load_pictures(f"parquet:{tmp_path}/x.parquet")
+        assert reds(pictures) == [4, 5]
+        assert (None if pictures.labels is None else pictures.labels.tolist()) == labels
+        assert pictures.classes == classes
+
     def test_folder_of_files_and_splits(self, tmp_path):
         for name, numbers in (("train-0", [0, 1]), ("train-1", [2]), ("test-0", [3])):
             self.table(tmp_path / f"{name}.parquet", {"image": [encoded(i) for i in numbers]})
@@ -377,8 +396,12 @@ class TestParquet:
             split_spec(f"parquet:{tmp_path}/train-1.parquet", "test")
 
     def test_what_is_wrong_is_said(self, tmp_path):
-        with pytest.raises(ProsminError, match=r"no column 'image'.*its columns: picture, label"):
-            open_source(self.table(tmp_path / "x.parquet", {"picture": [b""], "label": [0]}))
+        with pytest.raises(
+            ProsminError, match=r"no column 'image'.*no other of that kind; its columns: picture, label"
+        ):
+            open_source(self.table(tmp_path / "x.parquet", {"picture": ["a.png"], "label": [0]}))
+        with pytest.raises(ProsminError, match=r"several others of that kind; its columns: a, b\. Name the one"):
+            open_source(self.table(tmp_path / "x.parquet", {"a": [b""], "b": [b""]}))
         with pytest.raises(ProsminError, match=r"'image' .* holds string; allowed: encoded bytes"):
             open_source(self.table(tmp_path / "x.parquet", {"image": ["a.jpg"]}))
         with pytest.raises(ProsminError, match=r"'label' .* is empty in 1 rows of 2"):

@@ -1,7 +1,8 @@
 """SPEC `parquet:PATH` and `parquet:PATH@SPLIT`: a Parquet file, or a folder of them.
 
-Columns: `image` (encoded bytes, or a struct with `bytes` as Hugging Face writes it); `label` (numbers or
-names) and `label_name` may be missing. In a folder, files named after splits (`train-00000.parquet`) are
+Columns: `image` (encoded bytes, or a struct with `bytes` as Hugging Face writes it), or the one column of that kind
+under another name; `label` (numbers or names), or the one that Hugging Face's metadata call class labels, and
+`label_name` may be missing. In a folder, files named after splits (`train-00000.parquet`) are
 chosen by the split, and `train` is meant where none is named. The encoded bytes are held in memory.
 """
 
@@ -113,24 +114,51 @@ def _by_split(files: list[Path]) -> dict[str, list[Path]]:
 
 
 def _read(files: list[Path], *, spec: str) -> pa.Table:
+    """Their rows in the columns image, label and label_name, as far as there are any."""
     tables = []
     for file in files:
         try:
-            present = pq.read_schema(file).names
-            if "image" not in present:
-                raise ProsminError(
-                    f"The file {file} of the data {spec} has no column 'image' (encoded bytes); "
-                    f"its columns: {', '.join(present) or 'none'}. Write it again under that name, and labels under "
-                    "'label', for example pyarrow.parquet.write_table(table.rename_columns([...]), FILE)."
-                )
-            wanted = [name for name in ("image", "label", "label_name") if name in present]
-            tables.append(pq.read_table(file, columns=wanted))
+            schema = pq.read_schema(file)
+            names = {_image_column(schema, file, spec=spec): "image"}
+            names |= {label: "label"} if (label := _label_column(schema)) else {}
+            names |= {"label_name": "label_name"} if "label_name" in schema.names else {}
+            table = pq.read_table(file, columns=list(names))
+            renamed = table.rename_columns([names[name] for name in table.column_names])
+            tables.append(renamed.replace_schema_metadata(table.schema.metadata))
         except (pa.ArrowException, OSError) as error:
             raise ProsminError(f"The file {file} cannot be read as Parquet: {error}") from None
     try:
         return pa.concat_tables(tables)
     except pa.ArrowException as error:
         raise ProsminError(f"The files of the data {spec} differ in their columns: {error}") from None
+
+
+def _image_column(schema: pa.Schema, file: Path, *, spec: str) -> str:
+    """`image`, or else the one column that could hold pictures, such as `img` in published files."""
+    if "image" in schema.names:
+        return "image"
+    found = [field.name for field in schema if _may_be_pictures(field.type)]
+    if len(found) == 1:
+        return str(found[0])
+    raise ProsminError(
+        f"The file {file} of the data {spec} has no column 'image' (encoded bytes), and "
+        f"{'several others' if found else 'no other'} of that kind; its columns: {', '.join(schema.names) or 'none'}. "
+        "Name the one that is meant so: pyarrow.parquet.write_table(table.rename_columns([...]), FILE)."
+    )
+
+
+def _may_be_pictures(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        return True
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _label_column(schema: pa.Schema) -> str | None:
+    """`label`, or else the one column that Hugging Face's metadata call class labels."""
+    if "label" in schema.names:
+        return "label"
+    found = [name for name, classes in _published_classes(schema).items() if classes and name in schema.names]
+    return found[0] if len(found) == 1 else None
 
 
 def _binary(column: pa.ChunkedArray, *, spec: str) -> pa.ChunkedArray:
@@ -169,10 +197,18 @@ def _labels(table: pa.Table, *, spec: str) -> tuple[Tensor | None, tuple[str, ..
     return torch.tensor(values), tuple(str(names.get(i, i)) for i in range(count))
 
 
-def _published_names(schema: pa.Schema) -> dict[int, str]:
-    """The class names Hugging Face keeps in a file's metadata."""
+def _published_classes(schema: pa.Schema) -> dict[str, list[str]]:
+    """The class names that Hugging Face keeps in a file's metadata, by column; none for columns of other kinds."""
     text = (schema.metadata or {}).get(b"huggingface")
     try:
-        return dict(enumerate(json.loads(text)["info"]["features"]["label"]["names"])) if text else {}
-    except (ValueError, KeyError, TypeError):
+        features = json.loads(text)["info"]["features"] if text else {}
+        return {name: feature.get("names") or [] for name, feature in features.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def _published_names(schema: pa.Schema) -> dict[int, str]:
+    """Those of the column that the labels are taken from."""
+    classes = _published_classes(schema)
+    found = [classes["label"]] if "label" in classes else [names for names in classes.values() if names]
+    return dict(enumerate(found[0])) if len(found) == 1 else {}
