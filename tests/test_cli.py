@@ -11,6 +11,7 @@ import prosmin
 from prosmin import config as configs
 from prosmin.cli import main
 from prosmin.commands import make_parser, recipes
+from prosmin.evaluation.options import split_names
 
 
 def run(capsys, *arguments):
@@ -283,3 +284,7 @@ def test_a_tilde_is_the_home_folder_wherever_it_stands(words, monkeypatch, tmp_p
     monkeypatch.setenv("HOME", str(tmp_path))
     options, _ = make_parser().parse_known_args(words)
     assert (options.runs[0] if words[0] == "report" else options.out) == tmp_path / "x"
+
+
+def test_a_comma_in_braces_belongs_to_a_name():
+    assert split_names("webdataset:{a,b}.tar,photos@ood") == ["webdataset:{a,b}.tar", "photos@ood"]

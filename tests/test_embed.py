@@ -25,7 +25,7 @@ from prosmin.data.given import picture_batches
 from prosmin.data.noting import Noting
 from prosmin.data.pictures import load_pictures
 from prosmin.data.sources import open_source
-from prosmin.embed import decoding, embed, joining, parts, recorded, reference, run, stream
+from prosmin.embed import columns, decoding, embed, joining, parts, recorded, reference, run, stream
 from prosmin.embed.own import own_groups
 from prosmin.embed.processes import Process, this_process
 from prosmin.embed.request import Request
@@ -561,6 +561,18 @@ class TestContinuing:
         embed(encoder, request)
         assert "has been written already" in capsys.readouterr().out
         assert request.out.read_bytes() == before
+
+
+def test_a_label_that_stands_for_none_has_no_name():
+    assert [columns._name(("cat", "dog"), label) for label in (0, 1, -1, 2)] == ["cat", "dog", None, None]
+
+
+def test_a_picture_is_its_own_however_its_path_is_written(tmp_path, monkeypatch):
+    spec = write_pictures(tmp_path / "own.parquet", 12, seed=1)
+    monkeypatch.chdir(tmp_path)
+    own, same = (Noting(open_source(name)) for name in (spec, "parquet:own.parquet"))
+    groups, found = own_groups(same, own, torch.arange(12))
+    assert torch.equal(groups, found)
 
 
 class TestRefusals:

@@ -195,6 +195,8 @@ def test_classes_without_a_picture_may_lack_their_name():
     for split in (("lily", "tulip"), ("rose", "tulip", "lily"), ("rose", "2", "tulip")):
         assert common_classes(names, split) is None
     assert common_classes(("0", "1"), ("0", "1", "2")) == ("0", "1", "2")
+    # Folders named by numbers, one of them missing: what stands at place 1 is another class than it says.
+    assert common_classes(("0", "1", "2", "3"), ("0", "2", "3")) is None
     with pytest.raises(ProsminError, match=r"a and b have other classes, such as their order\. Advice"):
         check_classes(names, ("rose", "tulip", "lily"), specs=("a", "b"), advice=". Advice")
 

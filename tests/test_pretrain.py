@@ -227,6 +227,22 @@ def test_a_damaged_checkpoint_takes_no_place_from_whole_ones(undisturbed, tmp_pa
     assert checkpoints.load_newest(run / "checkpoints")[0].step == 5
 
 
+def test_a_checkpoint_that_cannot_be_read_now_is_not_called_damaged(undisturbed, tmp_path, tiny, monkeypatch):
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    (run / "encoder.json").unlink()
+
+    def too_many(path):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(checkpoints, "file_hash", too_many)
+    with pytest.raises(
+        ProsminError, match=r"step-00000006 cannot be read: Too many open files\. Mend that and run again"
+    ):
+        pretrain(tiny(), run)
+    assert (run / "checkpoints/step-00000006").is_dir()
+
+
 def test_given_weights_are_taken_again_where_no_checkpoint_is_whole(undisturbed, tmp_path, tiny, capsys):
     weights = str(undisturbed / "encoder.safetensors")
     config = tiny(backbone__weights=weights, optimizer__lr="0", training__max_steps="1")

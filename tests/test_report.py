@@ -14,7 +14,7 @@ from fake_run import NASTY, STEPS, fake_run
 from prosmin.cli import main
 from prosmin.errors import ProsminError, UsageError
 from prosmin.report import write_report
-from prosmin.report.axes import nice_step, round_axis, tight_axis
+from prosmin.report.axes import nice_step, round_axis, share_axis, tight_axis
 from prosmin.report.calibration import reading
 from prosmin.report.charts import Curve, line_chart
 from prosmin.report.drawing import Words
@@ -371,6 +371,14 @@ def test_calibration_reading_gives_interval_and_floor():
 @pytest.mark.parametrize(("span", "count", "step"), [(1.0, 4, 0.5), (10, 5, 2), (0.07, 4, 0.02), (260, 5, 100)])
 def test_steps_are_round(span, count, step):
     assert nice_step(span, count) == pytest.approx(step)
+
+
+@pytest.mark.parametrize("values", [[0.99, 0.9915], [0.99, 0.9903], [0.2, 0.9]])
+def test_no_two_ticks_of_shares_read_the_same(values):
+    axis = share_axis(values)
+    labels = [axis.label(tick) for tick in axis.ticks]
+    assert len(set(labels)) == len(labels) > 1
+    assert [float(label.removesuffix(" %")) for label in labels] == pytest.approx([100 * tick for tick in axis.ticks])
 
 
 def test_axes():

@@ -315,6 +315,14 @@ class TestPictures:
             load_pictures("photos")
 
 
+def test_a_folder_with_training_and_testing_means_the_first(tmp_path):
+    for name, number in (("training/a/0.png", 1), ("training/b/0.png", 2), ("testing/a/0.png", 3)):
+        write(tmp_path / name, encoded(number))
+    pictures = load_pictures(f"folder:{tmp_path}")
+    assert (reds(pictures), pictures.classes) == ([1, 2], ("a", "b"))
+    assert reds(load_pictures(split_spec(f"folder:{tmp_path}", "test"))) == [3]
+
+
 class TestParquet:
     def table(self, path, columns, **options) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -395,6 +403,25 @@ class TestParquet:
         with pytest.raises(UsageError, match="no file of that name"):
             split_spec(f"parquet:{tmp_path}/train-1.parquet", "test")
 
+    @pytest.mark.parametrize(
+        ("train", "test"),
+        [("default/train/0", "default/test/0"), ("training-0", "testing-0"), ("a/train/train_1", "a/train/test_1")],
+    )
+    def test_a_folder_of_several_splits_means_its_train(self, tmp_path, train, test):
+        """As the hub converts sets, a folder a split; the name of a file counts more than its folder."""
+        self.table(tmp_path / f"{train}.parquet", {"image": [encoded(1), encoded(2)]})
+        self.table(tmp_path / f"{test}.parquet", {"image": [encoded(3)]})
+        assert reds(load_pictures(f"parquet:{tmp_path}")) == [1, 2]
+        assert reds(load_pictures(f"parquet:{tmp_path}@train")) == [1, 2]
+        assert reds(load_pictures(split_spec(f"parquet:{tmp_path}", "test"))) == [3]
+
+    def test_features_of_any_kind_in_the_metadata(self, tmp_path):
+        features = {"label": {"names": ["cat", "dog"]}, "tags": [{"dtype": "string"}], "image": {"_type": "Image"}}
+        told = {"huggingface": json.dumps({"info": {"features": features}})}
+        table = pa.table({"image": [encoded(1), encoded(2)], "label": [0, 1]}).replace_schema_metadata(told)
+        pq.write_table(table, tmp_path / "x.parquet")
+        assert open_source(f"parquet:{tmp_path}/x.parquet").classes == ("cat", "dog")
+
     def test_what_is_wrong_is_said(self, tmp_path):
         with pytest.raises(
             ProsminError, match=r"no column 'image'.*no other of that kind; its columns: picture, label"
@@ -442,6 +469,20 @@ class TestWebdataset:
         assert pictures.keys[2] == "train-0001.tar/s/10.png"
         for pattern in (f"{tmp_path}/*.tar", f"{tmp_path}", f"{tmp_path}/train-000{{0,1,2}}.tar"):
             assert len(open_source(f"webdataset:{pattern}")) == 6
+
+    def test_a_folder_of_several_splits_means_its_train(self, tmp_path, monkeypatch):
+        for name, number in (("x-train-000", 1), ("x-train-001", 2), ("x-test-000", 3)):
+            self.shard(tmp_path / f"{name}.tar", {"0.png": encoded(number)})
+        assert reds(load_pictures(f"webdataset:{tmp_path}")) == [1, 2]
+        monkeypatch.setenv("HOME", str(tmp_path))
+        other = split_spec("webdataset:~/x-train-{000..001}.tar", "test")
+        assert reds(load_pictures(other)) == [3]
+
+    def test_the_picture_is_the_member_without_a_second_suffix(self, tmp_path):
+        members = {"0.depth.png": encoded(9), "0.jpg": encoded(1), "0.mask.png": encoded(8), "1.seg.png": encoded(2)}
+        self.shard(tmp_path / "a.tar", members)
+        source = open_source(f"webdataset:{tmp_path}/a.tar")
+        assert [source.key(i) for i in range(len(source))] == ["a.tar/0.jpg", "a.tar/1.seg.png"]
 
     def test_without_labels_and_long_names(self, tmp_path):
         name = "x" * 150 + "é"

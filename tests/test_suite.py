@@ -530,6 +530,28 @@ class TestWrongTurns:
         with pytest.raises(UsageError, match=r"does not exist.* The run names these pictures, .*--data SPEC"):
             evaluate(run, protocols=["uncertainty"])
 
+    def test_files_that_options_name_and_that_have_changed(self, labelled, tmp_path):
+        """The test split of a set to transfer to, a list of labels, stored corruptions."""
+        (tmp_path / "list.txt").write_text("a/1.png\nb/1.png\n")
+        (tmp_path / "stored").mkdir()
+        (tmp_path / "stored/fog.npy").write_bytes(bytes(8))
+        options = Options(
+            transfer=(f"folder:{labelled}",),
+            label_lists=(f"{tmp_path}/list.txt",),
+            corrupted=f"folder:{tmp_path}/stored",
+        )
+        named = suite.named_sets("photos", None, None, learned_from="photos")
+        before = suite._marks(named, options)
+        assert len(before) == 3
+        (labelled / "test/a/0.png").write_bytes(b"another")
+        (tmp_path / "list.txt").write_text("a/1.png\nb/2.png\n")
+        (tmp_path / "stored/fog.npy").write_bytes(bytes(9))
+        after = suite._marks(named, options)
+        assert before.keys() == after.keys()
+        assert all(before[name] != after[name] for name in before)
+        for name in ("transfer", "lowshot", "corruption"):
+            assert len(suite._pictures(name, named, options) & before.keys()) == 1
+
     def test_too_few_pictures_to_choose_on(self, copy, tmp_path, monkeypatch):
         from PIL import Image
 

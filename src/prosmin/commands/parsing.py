@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from prosmin.errors import UsageError
+from prosmin.evaluation.options import split_names
 from prosmin.meant import closest, did_you_mean, meant_option, suggest
 
 ENCODER = "a run folder, one of Encoder.save, the name of a shipped encoder, or one of others: timm:NAME[@FILE]"
@@ -97,7 +98,7 @@ def read_names(text: str | None, *, option: str) -> list[str] | None:
     """The names of an option that takes several; None where it was not given."""
     if text is None:
         return None
-    names = [name.strip() for name in text.split(",")]
+    names = [name.strip() for name in split_names(text)]
     if not all(names):
         raise UsageError(
             f"{option} is {text!r}, in which a name is empty. Write one name, or several with a comma between."

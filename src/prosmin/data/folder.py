@@ -129,7 +129,8 @@ def find_folder(rest: str) -> Path:
         what = "is a file, not a folder." if path.is_file() else f"does not exist.{_meant(rest)}"
         raise UsageError(f"The folder {path.absolute()} of the data folder:{rest} {what}")
     inside = set(_subfolders(path))
-    return path / "train" if "train" in inside and inside & set(splits.ALIASES["test"]) else path
+    own = next((name for name in splits.ALIASES["train"] if name in inside), None)
+    return path / own if own and inside & set(splits.ALIASES["test"]) else path
 
 
 def _meant(rest: str) -> str:

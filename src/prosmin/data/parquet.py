@@ -71,7 +71,7 @@ def other_split(rest: str, split: str) -> str:
     base = rest.rpartition("@")[0] if not Path(rest).exists() and "@" in rest else rest
     path = Path(base).expanduser()
     if path.is_dir():
-        return f"{base}@{splits.choose(split, _by_split(_inside(path)), spec=f'parquet:{base}')}"
+        return f"{base}@{splits.choose(split, _by_split(_inside(path), path), spec=f'parquet:{base}')}"
     for other in splits.renamed(base, split):
         if Path(other).expanduser().is_file():
             return other
@@ -95,20 +95,22 @@ def _files(rest: str) -> tuple[Path, list[Path]]:
     files = _inside(path)
     if not files:
         raise ProsminError(f"There are no files named *.parquet in the folder {path}.")
-    groups = _by_split(files)
+    groups = _by_split(files, path)
     if split:
         return path, groups[splits.choose(split, groups, spec=f"parquet:{base}")]
-    return path, groups["train"] if "train" in groups and len(groups) > 1 else files
+    return path, splits.own_group(groups) or files
 
 
 def _inside(folder: Path) -> list[Path]:
     return sorted(file for file in folder.rglob("*.parquet") if file.is_file())
 
 
-def _by_split(files: list[Path]) -> dict[str, list[Path]]:
+def _by_split(files: list[Path], folder: Path) -> dict[str, list[Path]]:
+    """By the split that a file's name speaks of, or else the folder that it lies in."""
     groups: dict[str, list[Path]] = {}
     for file in files:
-        if (name := splits.word(file.name)) is not None:
+        parts = reversed(file.relative_to(folder).parts)
+        if (name := next(filter(None, map(splits.word, parts)), None)) is not None:
             groups.setdefault(name, []).append(file)
     return groups
 
@@ -201,10 +203,10 @@ def _published_classes(schema: pa.Schema) -> dict[str, list[str]]:
     """The class names that Hugging Face keeps in a file's metadata, by column; none for columns of other kinds."""
     text = (schema.metadata or {}).get(b"huggingface")
     try:
-        features = json.loads(text)["info"]["features"] if text else {}
-        return {name: feature.get("names") or [] for name, feature in features.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+        features = dict(json.loads(text)["info"]["features"]) if text else {}
+    except (ValueError, KeyError, TypeError):
         return {}
+    return {name: kind.get("names") or [] if isinstance(kind, dict) else [] for name, kind in features.items()}
 
 
 def _published_names(schema: pa.Schema) -> dict[int, str]:

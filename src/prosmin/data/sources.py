@@ -106,6 +106,20 @@ def files_mark(spec: str) -> str | None:
     return digest.hexdigest()
 
 
+def tree_mark(path: str) -> str:
+    """The same for a file, by its bytes, or for all files below a folder, by their names and sizes; empty: nothing."""
+    place = Path(path).expanduser()
+    try:
+        if place.is_file():
+            return hashlib.blake2b(place.read_bytes(), digest_size=8).hexdigest()
+        found = sorted(
+            f"{file.relative_to(place)} {file.stat().st_size}" for file in place.rglob("*") if file.is_file()
+        )
+    except OSError:
+        return ""
+    return hashlib.blake2b("\n".join(found).encode("utf-8", "replace"), digest_size=8).hexdigest() if found else ""
+
+
 def files_marks(specs: Iterable[str]) -> dict[str, str]:
     """`files_mark` of each SPEC that has one."""
     marks = {spec: files_mark(spec) for spec in dict.fromkeys(specs)}

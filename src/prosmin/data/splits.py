@@ -1,9 +1,12 @@
 """Names of splits: which of those a source has is meant, and what the file of another split is called."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from prosmin.errors import UsageError
+
+Group = TypeVar("Group")
 
 ALIASES = {
     "train": ("train", "training"),
@@ -27,6 +30,11 @@ def choose(wanted: str, available: Iterable[str], *, spec: str) -> str:
             return name
     has = f"it has: {', '.join(names)}" if names else "it has no splits; name the other pictures by a SPEC of their own"
     raise UsageError(f"The data {spec} has no split {wanted!r}; {has}.")
+
+
+def own_group(groups: Mapping[str, Group]) -> Group | None:
+    """The group that a source of several splits means where none is named; None where all of it is meant."""
+    return next((groups[name] for name in ALIASES["train"] if name in groups), None) if len(groups) > 1 else None
 
 
 def renamed(path: str, wanted: str) -> list[str]:

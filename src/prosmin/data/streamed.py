@@ -22,6 +22,10 @@ MAX_BAD = 0.01
 """The share of a set that may be unreadable; it is left out."""
 
 
+HASHED = 8192
+"""Pictures whose hashes are under way at a time."""
+
+
 @dataclass(frozen=True)
 class Streamed:
     """N pictures of one or more sources, read when they are asked for: a source itself."""
@@ -68,8 +72,9 @@ class Streamed:
         """32 hexadecimal digits that follow from the pictures' bytes alone, which are read for it, by all cores."""
         digest = hashlib.blake2b(digest_size=16)
         with ThreadPoolExecutor(worker_count(), thread_name_prefix="prosmin-hash") as pool:
-            for own in pool.map(self._picture_hash, range(len(self))):
-                digest.update(own)
+            for start in range(0, len(self), HASHED):  # a task for each of a million pictures would fill the memory
+                for own in pool.map(self._picture_hash, range(start, min(start + HASHED, len(self)))):
+                    digest.update(own)
         return digest.hexdigest()
 
     def _picture_hash(self, i: int) -> bytes:

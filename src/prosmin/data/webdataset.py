@@ -87,7 +87,7 @@ def other_split(rest: str, split: str) -> str:
     for pattern in splits.renamed(rest, split):
         # Splits differ in the number of their shards.
         for other in (pattern, _RANGE.sub("*", pattern)):
-            paths = expand(other)
+            paths = expand(os.path.expanduser(other))
             if paths and all(os.path.isfile(path) for path in paths):
                 return other
     raise UsageError(
@@ -112,7 +112,7 @@ def expand(pattern: str) -> list[str]:
 def files(rest: str) -> list[str]:
     """The paths of its shards."""
     path = Path(rest).expanduser()
-    paths = sorted(str(p) for p in path.glob("*.tar")) if rest and path.is_dir() else expand(str(path))
+    paths = _inside(path) if rest and path.is_dir() else expand(str(path))
     missing = [p for p in paths if not os.path.isfile(p)]
     if not rest or not paths or missing:
         which = f"the shard {missing[0]} does not exist" if missing else "it names no files"
@@ -120,6 +120,16 @@ def files(rest: str) -> list[str]:
             f"The data webdataset:{rest} cannot be opened: {which}. Write webdataset:name-{{000..009}}.tar."
         )
     return paths
+
+
+def _inside(folder: Path) -> list[str]:
+    """The shards of a folder; of several splits those of train."""
+    paths = sorted(str(path) for path in folder.glob("*.tar"))
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        if (name := splits.word(os.path.basename(path))) is not None:
+            groups.setdefault(name, []).append(path)
+    return splits.own_group(groups) or paths
 
 
 def _index(shard: str) -> list[tuple[Place, int | None]]:
@@ -135,7 +145,10 @@ def _index(shard: str) -> list[tuple[Place, int | None]]:
                 if not member.isfile() or not stem:
                     continue
                 if f".{suffix}".lower().endswith(SUFFIXES):
-                    pictures.setdefault(sample, Place(shard, member.offset_data, member.size, member.name))
+                    place = Place(shard, member.offset_data, member.size, member.name)
+                    if "." not in suffix:  # `0001.jpg`, and not `0001.depth.png` beside it
+                        pictures[sample] = place
+                    pictures.setdefault(sample, place)
                 elif suffix == "cls" and (content := archive.extractfile(member)) is not None:
                     labels[sample] = _number(content.read(), shard=shard, name=member.name)
     except (tarfile.TarError, OSError) as error:

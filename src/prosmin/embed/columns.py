@@ -72,13 +72,18 @@ def table(numbers: Tensor, made: list[Made], source: Noting, *, threshold: float
         "flag": None if score is None or threshold is None else score.astype(np.float64) > threshold,
     }
     columns = {name: _column(name, value, good) for name, value in numeric.items()}
-    names = None if labels is None or not source.classes else [source.classes[i] for i in labels.tolist()]
+    names = None if labels is None or not source.classes else [_name(source.classes, i) for i in labels.tolist()]
     columns["key"] = pa.array([source.key(i) for i in kept.tolist()], pa.string())
     columns["label"] = pa.nulls(len(kept), pa.int64()) if labels is None else pa.array(labels, pa.int64())
     columns["label_name"] = pa.nulls(len(kept), pa.string()) if names is None else pa.array(names, pa.string())
     columns["features"] = pa.FixedSizeListArray.from_arrays(pa.array(features[good].reshape(-1)), dim)
     unreadable = {str(i): source.unreadable[i] for i in numbers.numpy()[~good].tolist()}
     return pa.table([columns[name] for name in COLUMNS], schema=schema(dim, {"unreadable": unreadable}))
+
+
+def _name(classes: tuple[str, ...], label: int) -> str | None:
+    """Of a label that stands for none, such as the -1 of published tests, there is no name."""
+    return classes[label] if 0 <= label < len(classes) else None
 
 
 def _joined(parts: Sequence[Tensor | None]) -> NDArray[Any] | None:

@@ -32,4 +32,6 @@ def _names(source: Noting, numbers: list[int] | range) -> list[str]:
     if isinstance(opened, FolderSource):
         root = os.path.realpath(opened.root)
         return [os.path.join(root, opened.names[i]) for i in numbers]
-    return [f"{source.spec} {i}" for i in numbers]
+    scheme, _, rest = source.spec.partition(":")
+    place = f"{scheme}:{os.path.realpath(os.path.expanduser(rest))}"  # however its path is written
+    return [f"{place} {i}" for i in numbers]

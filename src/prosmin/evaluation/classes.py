@@ -16,7 +16,8 @@ def common_classes(first: Sequence[str], second: Sequence[str]) -> tuple[str, ..
         if len(known) > 1:
             return None
         names.append(known.pop() if known else str(number))
-    return tuple(names)
+    # Names that are numbers: a class that is missing in the middle has moved the others, who look like their places.
+    return tuple(names) if len(set(names)) == len(names) else None
 
 
 def check_classes(

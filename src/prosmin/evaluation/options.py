@@ -5,6 +5,8 @@ used again; the other fields do not concern it.
 """
 
 import dataclasses
+import re
+import shlex
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -106,6 +108,11 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def split_names(text: str) -> list[str]:
+    """What stands between commas; those in braces, as in `webdataset:{a,b}.tar`, belong to a name."""
+    return re.split(r",(?![^{}]*\})", text)
+
+
 def read_options(texts: Mapping[str, str | None]) -> Options:
     """The options of command-line texts by field name; None: not given."""
     hints = typing.get_type_hints(Options)
@@ -116,7 +123,7 @@ def read_options(texts: Mapping[str, str | None]) -> Options:
 def _read(name: str, text: str, hint: Any) -> Any:
     if typing.get_origin(hint) is tuple:
         kind = typing.get_args(hint)[0]
-        return tuple(_read(name, part.strip(), kind) for part in text.split(",") if part.strip())
+        return tuple(_read(name, part.strip(), kind) for part in split_names(text) if part.strip())
     if typing.get_origin(hint) is types.UnionType:
         hint = next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
     if hint is int:
@@ -163,7 +170,7 @@ def as_arguments(options: Options, protocol: str) -> str:
 
 def _argument(options: Options, field: dataclasses.Field) -> str:
     value = getattr(options, field.name)
-    return f"{flag(field.name)} {','.join(map(str, value)) if isinstance(value, tuple) else value}"
+    return f"{flag(field.name)} {shlex.quote(','.join(map(str, value)) if isinstance(value, tuple) else str(value))}"
 
 
 def _fields(protocol: str) -> list[dataclasses.Field]:

@@ -3,16 +3,18 @@
 import dataclasses
 import json
 import math
+import shlex
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from prosmin.data.pictures import Pictures
-from prosmin.data.sources import files_marks
+from prosmin.data.sources import files_marks, tree_mark
 from prosmin.data.streamed import PictureSet, memory_limit, open_pictures
 from prosmin.encoder import Encoder, encoder_folder, load
 from prosmin.errors import ProsminError, UsageError
@@ -23,7 +25,7 @@ from prosmin.evaluation.named_sets import UNLABELLED, WITHOUT_LABELS, NamedSets,
 from prosmin.evaluation.options import Options, as_arguments, check_read, read_by
 from prosmin.evaluation.protocols import PROTOCOLS
 from prosmin.evaluation.protocols.ood import near_and_far
-from prosmin.evaluation.protocols.transfer import check_transfer_sets
+from prosmin.evaluation.protocols.transfer import check_transfer_sets, splits_of
 from prosmin.evaluation.result import Result
 from prosmin.evaluation.shares import labelled_shares
 from prosmin.files import check_writable, write_text, writing
@@ -85,7 +87,7 @@ def evaluate(
     check_read(asked, names, left_out)
     _check_ood(ood, names)
 
-    marks = files_marks([*named.specs.values(), *options.transfer])
+    marks = _marks(named, options)
     found: dict[str, dict[str, Any]] = {}
     if not again:
         for same in (asked, options):
@@ -261,6 +263,17 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
     return row if isinstance(row, dict) else {}
 
 
+def _marks(named: NamedSets, options: Options) -> dict[str, str]:
+    """What the files of each SPEC, and those that options name, are known by, as far as there are any."""
+    marks = files_marks(named.specs.values())
+    for spec in options.transfer:
+        with suppress(UsageError):  # told where it is opened
+            marks[spec] = " ".join(files_marks(splits_of(spec)).values())
+    for name in (*options.label_lists, *([options.corrupted] if options.corrupted else [])):
+        marks[name] = tree_mark(name.removeprefix("folder:"))
+    return {name: mark for name, mark in marks.items() if mark}
+
+
 def _unchanged(found: dict[str, dict[str, Any]], marks: dict[str, str]) -> dict[str, dict[str, Any]]:
     """The results behind whose SPECs the same files lie as when they were measured; what becomes of them is said."""
     known = [item for row in found.values() for item in row.get("files", {}).items()]
@@ -285,8 +298,10 @@ def _replaced(folder: Path, names: Sequence[str], named: NamedSets, options: Opt
 
 
 def _pictures(name: str, named: NamedSets, options: Options) -> set[str]:
-    """The SPECs that a protocol looks at."""
-    return set(_by_name(name, named.specs, options.transfer).values())
+    """The SPECs and files that a protocol looks at."""
+    read = read_by(options, name)
+    files = [*(read.get("label_lists") or ()), *filter(None, [read.get("corrupted")])]
+    return {*_by_name(name, named.specs, options.transfer).values(), *files}
 
 
 def _by_name(name: str, data: dict[str, str], transfer: Sequence[str]) -> dict[str, str]:
@@ -346,7 +361,6 @@ def _write(folder: Path, row: dict[str, Any], result: Result) -> dict[str, Any]:
 
 def _command(run: Path | str, folder: Path, name: str, named: NamedSets, options: Options) -> str:
     """The command that measures this protocol alone."""
-    words = ["prosmin evaluate", str(run), "--protocols", name, *named.arguments]
+    words = ["prosmin", "evaluate", str(run), "--protocols", name, *named.arguments]
     words += ["--out", str(folder)] if has_no_folder(run) or folder.resolve() != Path(run).resolve() else []
-    words += [arguments] if (arguments := as_arguments(options, name)) else []
-    return " ".join(words)
+    return f"{shlex.join(words)} {as_arguments(options, name)}".rstrip()

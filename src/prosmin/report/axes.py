@@ -33,7 +33,8 @@ class Axis:
         """The tick as text, with no more digits than the ticks need."""
         if self.percent:
             step = 100 * abs(self.ticks[-1] - self.ticks[0]) / max(len(self.ticks) - 1, 1)
-            return f"{100 * tick:.{0 if step >= 1 else 1}f} %".replace("-", "−")
+            digits = max(0, -math.floor(math.log10(step) + 1e-9)) if step else 1
+            return f"{100 * tick:.{digits}f} %".replace("-", "−")
         if self.log or len(self.ticks) < 2:
             text = f"{tick:.3g}"
         else:

@@ -129,8 +129,13 @@ def load_newest(folder: Path) -> tuple[Checkpoint | None, dict[str, str]]:
     for name in newest_names(folder):
         try:
             return load(folder / name), damaged
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+        except (FileNotFoundError, ValueError, KeyError, SafetensorError) as error:
             damaged[name] = str(error)
+        except OSError as error:  # it may be whole, and the steps since the one before it need not be lost
+            raise ProsminError(
+                f"The checkpoint {folder / name} cannot be read: {error.strerror}. Mend that and run again; or remove "
+                "it, to continue from the one before."
+            ) from None
     return None, damaged
 
 

@@ -51,10 +51,10 @@ def run(context: Context) -> Result:
 def check_transfer_sets(specs: Sequence[str]) -> None:
     """A sentence for a set that cannot be fine-tuned on, before anything is measured."""
     for spec in specs:
-        _check_labels(*(open_source(split) for split in _splits(spec)))
+        _check_labels(*(open_source(split) for split in splits_of(spec)))
 
 
-def _splits(spec: str) -> list[str]:
+def splits_of(spec: str) -> list[str]:
     """What is learned from, the test split last. A validation split is learned from too: published figures do so."""
     train, test = split_spec(spec, "train"), split_spec(spec, "test")
     try:
@@ -77,7 +77,7 @@ def _check_labels(*splits: Source | PictureSet) -> int:
 
 def _open(spec: str) -> tuple[PictureSet, PictureSet]:
     """What is learned from as one set, and the test split."""
-    names = _splits(spec)
+    names = splits_of(spec)
     *parts, test = (open_pictures(name) for name in names)
     _check_labels(*parts, test)
     decoded = [part for part in parts if isinstance(part, Pictures)]
