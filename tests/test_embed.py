@@ -575,6 +575,35 @@ def test_a_picture_is_its_own_however_its_path_is_written(tmp_path, monkeypatch)
     assert torch.equal(groups, found)
 
 
+@pytest.mark.parametrize("kind", ["folder", "parquet"])
+def test_parts_of_files_that_have_changed_are_made_again(encoder, tmp_path, small_parts, monkeypatch, kind):
+    """Killed before the parts were joined; then some pictures are others under the same names."""
+
+    def write(*, seed, only=()):
+        if kind == "parquet":
+            return write_pictures(tmp_path / "x.parquet", 150, seed=seed, labels=False)
+        (tmp_path / "set").mkdir(exist_ok=True)
+        for i, image in enumerate(coloured(150, seed=seed).images):
+            if not only or i in only:
+                (tmp_path / f"set/{i:03d}.png").write_bytes(png(image))
+        return f"folder:{tmp_path}/set"
+
+    request = Request(data=write(seed=1), out=tmp_path / "out.parquet", reference="none", views=0)
+    stop_before_joining(encoder, request, monkeypatch)
+    write(seed=2, only=(70, 71))
+    made = []
+    table = columns.table
+    monkeypatch.setattr(
+        columns, "table", lambda numbers, *a, **k: (made.append(int(numbers[0])), table(numbers, *a, **k))[1]
+    )
+    embed(encoder, request)
+    assert sorted(made) == ([64] if kind == "folder" else [0, 64, 128])
+    anew = Request(data=request.data, out=tmp_path / "anew.parquet", reference="none", views=0)
+    assert torch.equal(
+        column(pq.read_table(request.out), "features"), column(pq.read_table(embed(encoder, anew)), "features")
+    )
+
+
 class TestRefusals:
     def test_a_finished_file_of_pictures_that_were_replaced(self, encoder, tmp_path):
         """The same names, other sizes: the rows that are there are those of other pictures."""

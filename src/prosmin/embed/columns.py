@@ -51,8 +51,8 @@ class Made(NamedTuple):
     score: Tensor | None  # (N,)
 
 
-def table(numbers: Tensor, made: list[Made], source: Noting, *, threshold: float | None) -> pa.Table:
-    """One row for each readable picture; the unreadable ones are in the metadata, by number.
+def table(numbers: Tensor, made: list[Made], source: Noting, *, threshold: float | None, mark: str) -> pa.Table:
+    """One row for each readable picture; the unreadable ones are in the metadata, by number, and the files' mark.
 
     It runs beside the networks. On the CPU it is numpy's work: a parallel operation of torch would start a second team
     of threads for this thread, and with more threads than cores every wait of the networks' own team takes longer.
@@ -78,7 +78,7 @@ def table(numbers: Tensor, made: list[Made], source: Noting, *, threshold: float
     columns["label_name"] = pa.nulls(len(kept), pa.string()) if names is None else pa.array(names, pa.string())
     columns["features"] = pa.FixedSizeListArray.from_arrays(pa.array(features[good].reshape(-1)), dim)
     unreadable = {str(i): source.unreadable[i] for i in numbers.numpy()[~good].tolist()}
-    return pa.table([columns[name] for name in COLUMNS], schema=schema(dim, {"unreadable": unreadable}))
+    return pa.table([columns[name] for name in COLUMNS], schema=schema(dim, {"unreadable": unreadable, "mark": mark}))
 
 
 def _name(classes: tuple[str, ...], label: int) -> str | None:

@@ -38,6 +38,11 @@ def unreadable_of(path: Path) -> dict[int, str]:
     return {int(number): reason for number, reason in about["unreadable"].items()}
 
 
+def mark_of(path: Path) -> str | None:
+    """What the files of a part's pictures were known by."""
+    return (columns.told(_schema(path)) or {}).get("mark")
+
+
 def join(parts: Parts, out: Path, source: Noting, about: dict[str, Any], *, max_bad: float) -> Joined:
     """All parts as one file with `about` in its metadata; too many unreadable pictures are an error."""
     paths = [parts.path(i) for i in range(len(parts))]

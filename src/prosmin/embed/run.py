@@ -22,8 +22,9 @@ from prosmin.data.sources import Source, files_marks, open_source
 from prosmin.embed import columns
 from prosmin.embed import reference as references
 from prosmin.embed.columns import Made
-from prosmin.embed.joining import Joined, join, told_of, unreadable_of, write_table
+from prosmin.embed.joining import Joined, join, mark_of, told_of, unreadable_of, write_table
 from prosmin.embed.judging import Judging
+from prosmin.embed.marking import PartMarks
 from prosmin.embed.own import own_groups
 from prosmin.embed.parts import PART, Parts, open_folder, others_out, refuse_other
 from prosmin.embed.processes import Process, this_process
@@ -199,7 +200,8 @@ def _write_rows(
 ) -> None:
     """This process's parts of the file."""
     threshold = None if judging is None else judging.threshold
-    _forget_mended(parts, source, process)
+    mark = PartMarks(source)
+    _forget_changed(parts, source, mark, process)
 
     summarise = recorded(partial(encoder.summarise, views=request.views), encoder, size=_batch(encoder, request))
 
@@ -209,7 +211,7 @@ def _write_rows(
         return Made(summary, near, score)
 
     def write(path: Path, numbers: Tensor, made: list[Made]) -> None:
-        write_table(path, columns.table(numbers, made, source, threshold=threshold))
+        write_table(path, columns.table(numbers, made, source, threshold=threshold, mark=mark(numbers)))
 
     there = sum(parts.path(i).exists() for i in range(len(parts)))
     if there:
@@ -230,15 +232,17 @@ def _write_rows(
 def _mend_rows(encoder: Encoder, source: Noting, judging: Judging | None, parts: Parts, request: Request) -> None:
     """What another process had not yet looked at when all parts of an earlier command were there."""
     alone = Process(0, 1, 0)
-    _forget_mended(parts, source, alone)
+    _forget_changed(parts, source, PartMarks(source), alone)
     if not parts.are_whole():
         _write_rows(encoder, source, judging, parts, alone, request)
 
 
-def _forget_mended(parts: Parts, source: Noting, process: Process) -> None:
-    """Remove parts that left out a picture which can be read by now."""
+def _forget_changed(parts: Parts, source: Noting, mark: PartMarks, process: Process) -> None:
+    """Remove parts whose files are others by now, and those that left out a picture which can be read by now."""
     for i in parts.own(process):
-        if parts.path(i).exists() and (left_out := torch.tensor(list(unreadable_of(parts.path(i))))).numel():
+        if parts.path(i).exists() and mark_of(parts.path(i)) != mark(parts.pictures(i)):
+            parts.path(i).unlink()
+        elif parts.path(i).exists() and (left_out := torch.tensor(list(unreadable_of(parts.path(i))))).numel():
             for number in left_out.tolist():
                 source.read(number)
             if bool(source.readable(left_out).any()):
