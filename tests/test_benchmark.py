@@ -208,7 +208,7 @@ def test_the_command_from_bytes_to_its_file(folder, tmp_path, quick, capsys):
         assert row["views"] == "2x32 + 1x16"
         assert row["pictures"] == "decoded while they are used"
     printed = capsys.readouterr().out
-    for words in ("DINO, vit", "end to end", "bounds it", "hours / 300 epochs", "left out: mocov3"):
+    for words in ("DINO, vit", "end to end", "bounds it", "ImageNet epochs", "left out: mocov3"):
         assert words in printed
 
 

@@ -288,3 +288,10 @@ def test_a_tilde_is_the_home_folder_wherever_it_stands(words, monkeypatch, tmp_p
 
 def test_a_comma_in_braces_belongs_to_a_name():
     assert split_names("webdataset:{a,b}.tar,photos@ood") == ["webdataset:{a,b}.tar", "photos@ood"]
+
+
+def test_the_file_of_a_run_does_not_name_the_new_one(capsys, tmp_path):
+    (tmp_path / "config.yaml").write_text("{}")
+    status, _, said = run(capsys, "pretrain", "--config", str(tmp_path / "config.yaml"))
+    assert status == 2
+    assert "give --out RUN" in said

@@ -123,6 +123,14 @@ def test_differences_name_what_changes_the_result_only():
     assert configs.fingerprint(one) == configs.fingerprint(same)
 
 
+def test_the_file_of_one_method_is_not_taken_for_another(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("method: {name: dino}\nloss: {temperature: 0.2}\n")
+    assert configs.resolve(file=file, overrides={"method.name": "dino"}).loss.temperature == 0.2
+    with pytest.raises(UsageError, match=r"holds the settings of dino.*--recipe NAME --method\.name mocov3"):
+        configs.resolve(file=file, overrides={"method.name": "mocov3"})
+
+
 def test_a_scale_that_will_be_wrong_is_said():
     with pytest.warns(ProprietyWarning, match=r"lam 0.45: the learned scale will be 1.72 times the true spread"):
         configs.resolve(recipe="demo", overrides={"loss.lam": "0.45"})

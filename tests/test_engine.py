@@ -216,8 +216,12 @@ def test_a_collapse_stops_the_run_if_asked(tmp_path, tiny, monkeypatch, capsys):
         pretrain(tiny(training__on_collapse="stop"), run)
     assert "step-00000004" in names(run)
     assert not (run / "encoder.json").exists()
+    with pytest.raises(ProsminError, match=r"was ended, as training\.on_collapse asks: collapsing.*on_collapse warn"):
+        pretrain(tiny(training__on_collapse="stop"), run)  # the same command does not go on with it
+    assert pretrain(tiny(), run) == run  # asked to, it does
+    capsys.readouterr()
     pretrain(tiny(), tmp_path / "warned")
-    assert capsys.readouterr().err.count("warning: collapsing") == 2
+    assert capsys.readouterr().err.count("warning: collapsing") == 1
 
 
 def test_parts_are_refused_where_the_loss_spans_the_batch(tmp_path):

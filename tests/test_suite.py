@@ -552,6 +552,10 @@ class TestWrongTurns:
         for name in ("transfer", "lowshot", "corruption"):
             assert len(suite._pictures(name, named, options) & before.keys()) == 1
 
+    def test_an_encoder_instead_of_its_folder(self, run):
+        with pytest.raises(UsageError, match=r"got Encoder; save an encoder first"):
+            evaluate(load(run), protocols=["knn"])
+
     def test_too_few_pictures_to_choose_on(self, copy, tmp_path, monkeypatch):
         from PIL import Image
 

@@ -39,7 +39,7 @@ def print_efficiency(rows: list[dict[str, Any]], left_out: dict[str, str]) -> No
     others = dict.fromkeys(name for row in rows for name in row["parameters"])
     table = Table(box=None, pad_edge=False)
     table.add_column("method")
-    headings = [*(f"{name} (M)" for name in others), "img/s", "hours / 300 epochs", "devices", "memory (GiB)"]
+    headings = [*(f"{name} (M)" for name in others), "img/s", "hours / 300 ImageNet epochs", "devices", "memory (GiB)"]
     for heading in headings:
         table.add_column(heading, justify="right")
     for row in rows:

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from prosmin.commands.parsing import add_configuration, check_folder, path, with_data
+from prosmin.errors import UsageError
 
 LINE = "train an encoder; on the same run folder again, continue"
 TAKES_FIELDS = True
@@ -19,6 +20,11 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
     """Train, or go on."""
     from prosmin import config as configs
 
+    if options.config is not None and options.out is None and options.config.name == "config.yaml":
+        raise UsageError(
+            f"--config {options.config} is the file of a run, which does not name the new one: give --out RUN. "
+            f"To continue that run, leave --config out: --out {options.config.parent}."
+        )
     name = options.recipe or (options.config.stem if options.config else "demo")
     out = options.out or Path("runs") / name
     file = options.config

@@ -61,7 +61,14 @@ def resolve(
     """The configuration of a recipe or a file, with `overrides` ({"training.epochs": 3, ...}) on top."""
     tree: Tree = yaml.safe_load(recipe_text(recipe)) if recipe else {}
     sections = tree.pop("methods", {})
-    above = merge(read_yaml(file) if file else {}, _nest(overrides or {}))
+    given = read_yaml(file) if file else {}
+    above = merge(given, _nest(overrides or {}))
+    of_file, wanted = ((part.get("method") or {}).get("name") for part in (given, above))
+    if of_file is not None and wanted != of_file:
+        raise UsageError(
+            f"{file} holds the settings of {of_file}, and method.name {wanted} would take them for its own. "
+            f"Begin with a recipe, which has a section for each method: --recipe NAME --method.name {wanted}."
+        )
     method = (merge(tree, above).get("method") or {}).get("name", MethodConfig().name)
     return build(merge(merge(tree, sections.get(method, {})), above))
 

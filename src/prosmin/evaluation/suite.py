@@ -139,6 +139,11 @@ def _check_ood(ood: Sequence[str] | None, names: Sequence[str]) -> None:
 
 def _places(run: Path | str, out: Path | str | None) -> tuple[Path | str, Path]:
     """The encoder, as a Path where it has a folder, and where its results go."""
+    if not isinstance(run, str | Path):
+        raise UsageError(
+            f"evaluate takes a run folder or the name of an encoder, and got {type(run).__name__}; "
+            "save an encoder first: evaluate(encoder.save(DIR))."
+        )
     if has_no_folder(run):
         return str(run), results_folder(run, out)
     folder = encoder_folder(run)  # the file of an encoder means the folder it lies in

@@ -1,6 +1,7 @@
 """Is it learning? Numbers that show a collapse while the loss still looks fine, and a verdict in words."""
 
 import math
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
@@ -17,6 +18,8 @@ RISEN = 10.0  # sizes of the first loss, at least 1, by which a loss may rise: h
 LARGEST_LOSS = 1e4  # losses compare vectors of length one and are tens at most; for runs with a single logged line
 
 
+LOOKED_AT = 2048  # features whose rank is taken, at most
+Together = Callable[[Tensor, int], Tensor]
 Trouble = Literal["shrinking", "collapsing", "diverging"]
 _TROUBLES: tuple[Trouble, ...] = get_args(Trouble)  # the worst last
 
@@ -48,16 +51,19 @@ def _rank(gram: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measure(observed: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What the health numbers of a step are made of, from what a method observed: on the device, without waiting."""
+def measure(observed: dict[str, Tensor], together: Together = lambda x, dim: x, *, world: int = 1) -> dict[str, Tensor]:
+    """What the health numbers of a step are made of, from what a method observed: on the device, without waiting.
+
+    `together` puts the tensors of `world` processes side by side along a dimension: the numbers are of all pictures.
+    """
     found: dict[str, Tensor] = {}
     if "target" in observed:
-        found["target_std"] = target_std(observed["target"])
+        found["target_std"] = target_std(together(observed["target"], 1))
     if "features" in observed:
-        gram = _gram(observed["features"][:2048])
+        gram = _gram(together(observed["features"][: LOOKED_AT // world], 0))
         found |= {"feature_gram": gram} if len(gram) <= HOST_RANK else {"feature_rank": _rank(gram)}
     if "scale" in observed:
-        scale = observed["scale"].float()
+        scale = together(observed["scale"], 1).float()
         found |= {"scale_mean": scale.mean(), "scale_min": scale.min(), "scale_max": scale.max()}
     return found
 
@@ -106,7 +112,7 @@ class Watch:
         self.config = config
         self.rows = list(rows)
         self.sentence = ""
-        self._lasting = 0  # how bad each of the newest lines is at least, 0: one of them is fine
+        self._lasting = self._worst_common()  # how bad each of the newest lines is at least, 0: one of them is fine
         self._told = 0
 
     @property
@@ -117,11 +123,14 @@ class Watch:
     def see(self, row: dict[str, float]) -> str:
         """Take a line; the verdict comes back when a trouble has lasted for some lines, and when it gets worse."""
         self.rows.append(row)
-        newest = [_badness(trouble(self.rows, each)) for each in self.rows[-PATIENCE:]]
-        self._lasting = min(newest) if len(newest) == PATIENCE else 0
+        self._lasting = self._worst_common()
         self.sentence = verdict(self.rows, self.config) if self._lasting else ""
         is_new, self._told = self._lasting > self._told, self._lasting and max(self._told, self._lasting)
         return self.sentence if is_new else ""
+
+    def _worst_common(self) -> int:
+        newest = [_badness(trouble(self.rows, each)) for each in self.rows[-PATIENCE:]]
+        return min(newest) if len(newest) == PATIENCE else 0
 
 
 def _badness(kind: Trouble | None) -> int:

@@ -66,9 +66,17 @@ class Logbook:
             bad = self._processes.union(self._feed.bad)
             line = line | {"bad_pictures": len(bad), "bad_share": len(bad) / len(self._feed)}
             loss: Any = self._fabric.all_reduce(done.loss, reduce_op="mean")
-            numbers |= {"loss": loss, "grad_norm": done.grad_norm, **health.measure(done.output.observed)}
+            observed = health.measure(done.output.observed, self._together, world=self._fabric.world_size)
+            numbers |= {"loss": loss, "grad_norm": done.grad_norm, **observed}
         self._asked = self._taken, line, Reading(numbers)
         self._taken = []
+
+    def _together(self, x: Tensor, dim: int) -> Tensor:
+        """The tensors of all processes, one after the other along a dimension."""
+        if self._fabric.world_size == 1:
+            return x
+        parts: Any = self._fabric.all_gather(x.contiguous())  # (processes, ...)
+        return torch.cat(list(parts), dim)
 
     def settle(self, knn: OnlineKnn | None = None, method: torch.nn.Module | None = None) -> float | None:
         """Stop the run if a step was not finite, else write the line that was asked for; with `knn`, its score."""

@@ -165,6 +165,7 @@ def _train(
     _say(fabric, f"{len(feed)} pictures, {_count(order.steps_per_epoch)} an epoch, {last} in all{limited}")
     model, optimizer = prepare(fabric, config, method)
     start = _resume(fabric, run, checkpoint, method, optimizer)
+    _by_first(fabric, lambda: _refuse_collapsed(run, config))
 
     done = train(fabric, config, run, feed, order, model, optimizer, start=start, steps=steps, knn=knn)
     if fabric.is_global_zero:
@@ -272,6 +273,16 @@ def _resume(
     if fabric.is_global_zero:
         run.rewind_metrics(start)
     return start
+
+
+def _refuse_collapsed(run: RunFolder, config: Config) -> None:
+    """A run that training.on_collapse has ended is not continued by starting it again."""
+    rows = run.read_metrics()
+    if health.Watch(config, rows).gives_up:
+        raise ProsminError(
+            f"{run.path} was ended, as training.on_collapse asks: {health.verdict(rows, config)}. "
+            "Change the run with another --out, or let it go on: --training.on_collapse warn."
+        )
 
 
 def _say(fabric: Fabric, sentence: str) -> None:
