@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import stat
+import subprocess
 
 import numpy as np
 import pytest
@@ -45,7 +46,9 @@ def umask():
 def test_the_umask_says_who_may_read_whoever_writes(tmp_path, umask, mask, mode):
     """safetensors makes a file of its own, for the owner alone, and renames it."""
     umask(mask)
-    (tmp_path / ".x.part").touch(0o600)  # of a program that was killed
+    killed = subprocess.Popen(["true"])
+    killed.wait()
+    (tmp_path / f".x.{killed.pid}.part").touch(0o600)  # of a program that was killed
     for name in ("x", "y"):
         with files.writing(tmp_path / name) as part:
             save_file({"a": np.zeros(2)}, part)
@@ -53,6 +56,24 @@ def test_the_umask_says_who_may_read_whoever_writes(tmp_path, umask, mask, mode)
     files.write_text(tmp_path / "z", "text")
     assert stat.S_IMODE((tmp_path / "z").stat().st_mode) == mode
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "y", "z"]
+
+
+def test_two_processes_that_write_one_file_do_not_mix(tmp_path):
+    """The slower one began first; what the other has half-written is neither taken nor removed."""
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        with files.writing(tmp_path / "x") as part:
+            part.write_text("ours")
+            theirs = tmp_path / f".x.{other.pid}.part"
+            theirs.write_text("half of th")
+        files.write_text(tmp_path / "x", "ours again")
+        assert (tmp_path / "x").read_text() == "ours again"
+        assert theirs.read_text() == "half of th"
+    finally:
+        other.kill()
+        other.wait()
+    files.write_text(tmp_path / "x", "alone")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

@@ -1,6 +1,7 @@
 """Writing files so that a reader, or the next start, never meets half of one."""
 
 import errno
+import glob
 import hashlib
 import os
 import pwd
@@ -22,11 +23,14 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM)
 def writing(path: Path) -> Iterator[Path]:
     """A place beside `path` to write to; renamed onto it when the block ends well, removed when it does not.
 
-    Whoever writes it, it has the permissions that the umask grants: safetensors makes files that only the owner reads.
+    It is this process's own: of two that write the same file at a time the later one wins, and neither is mixed into
+    the other. Whoever writes it, it has the permissions that the umask grants: safetensors makes files that only the
+    owner reads.
     """
-    beside = path.with_name(f".{path.name}.part")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_left(path)
         yield beside
         beside.chmod(_granted())
         flush(beside)
@@ -39,6 +43,25 @@ def writing(path: Path) -> Iterator[Path]:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def _remove_left(path: Path) -> None:
+    """Remove what processes that were killed have left beside a file."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        writer = left.name.removesuffix(".part").rpartition(".")[2]
+        if writer.isdigit() and not _is_running(int(writer)):
+            with suppress(OSError):
+                left.unlink()
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # it is another user's, or no process at all
+        return True
+    return True
 
 
 def _granted() -> int:
