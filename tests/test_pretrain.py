@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from prosmin import config as configs
 from prosmin.encoder import load
 from prosmin.errors import ProsminError
-from prosmin.training import checkpoints, logbook, saving
+from prosmin.training import checkpoints, logbook, processes, saving
 from prosmin.training import pretrain as pretraining
 from prosmin.training.pretrain import pretrain
 from tiny_methods import METHODS, tiny_method
@@ -286,6 +286,18 @@ def test_another_configuration_is_refused_with_the_difference(undisturbed, tmp_p
     difference = r"optimizer\.lr: 0\.002 -> 0\.5"
     with pytest.raises(ProsminError, match=rf"{difference}\n.*leave the options out to continue that run"):
         pretrain(tiny(optimizer__lr="0.5"), run)
+
+
+def test_a_run_that_is_refused_ends_its_connections(undisturbed, tmp_path, tiny, monkeypatch):
+    """gloo's threads may else abort a process while Python ends, and its status would not be 1."""
+    ends = []
+    monkeypatch.setattr(processes.atexit, "register", ends.append)
+    monkeypatch.setattr(processes.atexit, "unregister", lambda function: ends.clear())
+    with pytest.raises(ProsminError, match="another configuration"):
+        pretrain(tiny(optimizer__lr="0.5"), undisturbed)
+    assert ends == [processes._leave]
+    pretrain(tiny(training__max_steps="1"), tmp_path / "run")
+    assert ends == [processes._leave]
 
 
 def test_a_finished_run_has_nothing_to_continue(undisturbed, tmp_path, tiny, capsys):

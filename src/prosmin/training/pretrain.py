@@ -31,6 +31,7 @@ from prosmin.training.launch import beside_first, layout, make_fabric
 from prosmin.training.loop import train
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.order import Order
+from prosmin.training.processes import leave_at_end
 from prosmin.training.run_folder import RunFolder
 from prosmin.training.saving import pictures_of
 from prosmin.training.step import make_optimizer
@@ -49,6 +50,7 @@ def pretrain(config: Config, out: Path) -> Path:
     products, beside = torch.get_float32_matmul_precision(), os.environ.get("LOCAL_WORLD_SIZE")
     try:
         fabric = make_fabric(config, out)
+        leave_at_end()  # what is refused before the first step ends here
         with beside_first(fabric):
             _pretrain(fabric, config, run)
     finally:

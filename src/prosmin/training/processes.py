@@ -18,7 +18,7 @@ class Processes:
         several = dist.is_initialized() and dist.get_world_size() > 1
         self._group: Any = dist.new_group(backend="gloo", timeout=PATIENCE) if several else None
         self._under_way: tuple[Any, torch.Tensor] | None = None
-        atexit.unregister(_leave)  # of a run before this one: until `close`, others may wait for this process
+        atexit.unregister(_leave)  # until `close`, others may wait for this process
 
     def agree(self, code: int) -> int:
         """Give this process's code and get the largest of all processes: the same on each of them.
@@ -46,7 +46,7 @@ class Processes:
         self._receive()
         if self._group is not None:
             dist.barrier(group=self._group)
-        atexit.register(_leave)  # the connections end before Python does
+        leave_at_end()
 
     def _receive(self) -> int:
         if self._under_way is None:
@@ -55,6 +55,12 @@ class Processes:
         self._under_way = None
         work.wait()
         return int(received)
+
+
+def leave_at_end() -> None:
+    """Have the connections end before Python does; for a process that nobody waits for."""
+    atexit.unregister(_leave)
+    atexit.register(_leave)
 
 
 def _leave() -> None:
