@@ -27,9 +27,9 @@ class Joined(NamedTuple):
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """One part."""
+    """One part, which is read once and removed: not compressed."""
     with writing(path) as part:
-        pq.write_table(table, part, compression="zstd", use_dictionary=["label_name"])
+        pq.write_table(table, part, compression="none", use_dictionary=False, write_statistics=False)
 
 
 def unreadable_of(path: Path) -> dict[int, str]:

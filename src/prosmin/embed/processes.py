@@ -11,6 +11,8 @@ from prosmin.own_processes import LAUNCHERS, Helpers, place
 
 PATIENCE = 60
 """Seconds after which a process that waits says for what."""
+LOOK = 0.2
+"""The longest pause, in seconds, before a process that waits looks again."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Process:
         while not condition():
             self.helpers.check()
             time.sleep(pause)
-            pause = min(2 * pause, 2.0)
+            pause = min(2 * pause, LOOK)
             if not told and time.monotonic() - began > PATIENCE:
                 print(f"waiting for another process: {what}", file=sys.stderr, flush=True)
                 told = True
