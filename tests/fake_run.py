@@ -261,7 +261,6 @@ def fake_uncertainty(
     return result, {
         "uncertainty": uncertainty,
         "correct": correct,
-        "index": np.arange(evaluated),
         **fake_thumbnails(rng, side, nasty=nasty),
     }
 

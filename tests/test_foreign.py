@@ -13,7 +13,7 @@ from prosmin.data.views import evaluation_view
 from prosmin.encoder import has_batchnorm, load
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation import suite
-from prosmin.foreign import keep_card, results_folder
+from prosmin.evaluation.results_folder import keep_card, results_folder
 from prosmin.report import write_report
 from published_layouts import dino_checkpoint, moco_checkpoint, prefixed, vit_features, vit_tensors
 

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 
 from prosmin.errors import ProsminError
 from prosmin.evaluation import linear, logistic
-from prosmin.evaluation.calibration import classification_metrics, fit_temperature
+from prosmin.evaluation.calibration import classification_metrics, fit_temperature, temperature_scale
 from prosmin.evaluation.lbfgs import minimise
 from prosmin.evaluation.logistic import Problem, prepare
 from prosmin.evaluation.subsets import held_out_tenth
@@ -161,7 +161,7 @@ def test_the_temperature_mends_an_overfitted_probe() -> None:
     new, new_labels = toy(2000, dim=60, seed=1)
     probe = linear.linear_probe(features, labels, classes=4, seed=0, l2_grid=[1e-3], folds=5)
     before = classification_metrics(probe.probabilities(new), new_labels)
-    after = classification_metrics(probe.probabilities(new, calibrated=True), new_labels)
+    after = classification_metrics(temperature_scale(probe.logits(new), probe.temperature), new_labels)
     assert probe.temperature > 2
     assert after["nll"] < before["nll"]
     assert after["ece"] < before["ece"] / 2

@@ -23,7 +23,6 @@ from prosmin.report.glossary import METRICS, apart, best, duration, metric, numb
 from prosmin.report.health import judge
 from prosmin.report.histograms import common_edges
 from prosmin.report.ood import raw, roc
-from prosmin.report.pictures import data_uri
 from prosmin.report.runs import Run, distinct_names, read_run
 from prosmin.report.summary import seconds
 from prosmin.report.uncertainty import references, split_figure, wrong_way
@@ -470,12 +469,6 @@ def test_one_far_score_does_not_flatten_a_histogram():
     scores = np.r_[np.linspace(0, 1, 1000), 1e6]
     assert common_edges([scores])[-1] < 2
     assert len(common_edges([np.array([]), np.full(5, 3.0)])) == 33
-
-
-def test_large_pictures_are_reduced():
-    noise = np.random.default_rng(0).integers(0, 256, size=(600, 400, 3), dtype=np.uint8)
-    assert len(data_uri(noise)) < 60_000
-    assert len(data_uri(noise)) > 10_000
 
 
 def test_report_of_ten_thousand_pictures_is_small(tmp_path):

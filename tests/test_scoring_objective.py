@@ -24,10 +24,10 @@ from prosmin.scoring.objective import ESTIMATORS, NORMS, TABLE
 from prosmin.scoring.propriety import PAIRS, RULES
 
 DEFAULT = {"rule": "energy", "norm": "euclidean", "pairs": "within", "estimator": "paired", "beta": 1.0,
-           "lam": 0.5, "samples": 4, "antithetic": True, "absolute": False, "same_view": True,
+           "lam": 0.5, "samples": 4, "antithetic": True, "same_view": True,
            "bandwidth": None, "force": False}  # fmt: skip
 RELEASE = {"norm": "coordinate", "estimator": "ustat"}
-PAPER = {"pairs": "pooled", "estimator": "ustat", "absolute": True}
+PAPER = {"pairs": "pooled", "estimator": "ustat"}
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)

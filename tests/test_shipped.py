@@ -20,8 +20,8 @@ from prosmin import shipped
 from prosmin.cli import main
 from prosmin.encoder import Encoder, load, save_encoder, untrained
 from prosmin.errors import ProsminError
+from prosmin.evaluation.results_folder import keep_card
 from prosmin.export.agreement import deviation
-from prosmin.foreign import keep_card
 from prosmin.methods import build_method
 from tiny_methods import tiny_method
 

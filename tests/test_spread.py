@@ -31,10 +31,6 @@ def test_total_variance_is_that_of_the_mixture() -> None:
     expected = draws.var(dim=0).mean(dim=1)
     # The relative error of a variance from 60,000 draws is 0.6 %, and sixteen are averaged.
     torch.testing.assert_close(spread.total_variance(mean, scale), expected, rtol=0.01, atol=0)
-    torch.testing.assert_close(
-        spread.total_variance(mean, None),
-        spread.total_variance(mean, scale) - scale.square().mean(dim=(0, 2)),
-    )
 
 
 def test_cross_view_energy_without_spread_is_half_of_twice_the_distance() -> None:

@@ -163,9 +163,9 @@ class TestContext:
         assert second.sets["train"].keys == first.sets["train"].keys
         assert torch.equal(second.features("train"), first.features("train"))
 
-    def test_too_many_damaged_pictures_stop_it(self, tiny, root, damaged, tmp_path, monkeypatch):
+    def test_too_many_damaged_pictures_stop_it(self, tiny, root, damaged, tmp_path):
         _, large = self.contexts(tiny, root, damaged, tmp_path)
-        monkeypatch.setattr("prosmin.evaluation.batches.MAX_BAD", 0.001)
+        large.sets["train"] = dataclasses.replace(large.sets["train"], max_bad=0.001)
         with pytest.raises(ProsminError, match=r"At least 1 of 210 pictures in .*damaged cannot be read"):
             large.settle()
         assert not (tmp_path / "cache").exists()
@@ -226,7 +226,7 @@ class TestProtocols:
         monkeypatch.setattr(suite, "memory_limit", lambda: 1000)
         opened = []
         monkeypatch.setattr(
-            suite, "open_pictures", lambda spec, limit: opened.append(open_pictures(spec, limit=limit)) or opened[-1]
+            suite, "open_pictures", lambda spec, **given: opened.append(open_pictures(spec, **given)) or opened[-1]
         )
         got = measure()
         assert [type(pictures) for pictures in opened] == [Streamed] * 3
@@ -248,7 +248,7 @@ class TestProtocols:
 
         monkeypatch.setattr(transfer, "fine_tune", fake)
         if streams:
-            monkeypatch.setattr(transfer, "open_pictures", stream)
+            monkeypatch.setattr(transfer, "open_pictures", lambda spec, max_bad: stream(spec))
         spec = f"folder:{tmp_path}/set"
         result = transfer.run(Context(untrained(tiny()), {}, options=Options(transfer=(spec,))))
         ((train, test),) = seen

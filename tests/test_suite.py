@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 
 from conftest import TINY
 from prosmin import config as configs
@@ -582,3 +583,18 @@ def test_a_table_shows_the_uncertainty_where_that_is_all(capsys):
     assert all(word in said for word in ("R@1 %", "32.0", "R-AUROC %", "42.7"))
     print_table({"pictures": {"metrics": {}, "settings": {}}})
     assert "measured: pictures, of which a table has nothing to show; `prosmin report` does." in capsys.readouterr().out
+
+
+def test_a_run_that_allows_more_unreadable_pictures_is_evaluated_on_its_own(tmp_path):
+    images = load_pictures("photos@train").images
+    for i in range(60):
+        path = tmp_path / "mine" / ("train" if i < 40 else "test") / "ab"[i % 2] / f"{i:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(images[i].permute(1, 2, 0).numpy()).save(path)
+        if i in (3, 14, 55):
+            path.write_bytes(b"no picture")
+    fields = TINY | {"data.spec": f"folder:{tmp_path}/mine@train", "training.batch_size": "8", "training.seed": "5"}
+    run = pretrain(configs.resolve(recipe="demo", overrides=fields | {"data.max_bad": "0.1"}), tmp_path / "run")
+    found = evaluate(run, protocols=["knn"])
+    assert found["knn"]["seed"] == 0  # of the evaluation's draws, not of the training
+    assert (found["knn"]["metrics"]["top1"] * 19).is_integer()

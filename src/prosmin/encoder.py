@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from prosmin import __version__, randomness
+from prosmin import __version__
 from prosmin import config as configs
 from prosmin.config import Config
 from prosmin.data.feed import Batch
@@ -25,7 +25,7 @@ from prosmin.encoder_file import CARD, WEIGHTS, fill, read_card, read_reference,
 from prosmin.errors import ProsminError
 from prosmin.evaluation.ood import KnnDistance, fit_knn_distance
 from prosmin.foreign import Bare, is_foreign, open_foreign
-from prosmin.methods import METHODS, build_method
+from prosmin.methods import METHODS, build_method, seeded
 from prosmin.methods.output import Embedding
 from prosmin.models.vit import encode
 from prosmin.shipped import is_shipped, shipped_folder, shipped_names
@@ -355,9 +355,8 @@ def encoder_folder(run: Path | str) -> Path:
 def _load_folder(folder: Path, card: dict[str, Any]) -> Encoder:
     config, build = _description(card) if "config" in card else _description_of_others(card)
     method = fill(build(), folder, card)
-    fresh = _seeded(build, config)
     reference = read_reference(folder, encoder=card["hash"])
-    return Encoder(method, config, card=card, fresh=fresh, reference=reference)
+    return Encoder(method, config, card=card, fresh=lambda: seeded(build, config), reference=reference)
 
 
 def _load_named(name: str) -> Encoder:
@@ -404,12 +403,3 @@ def _description_of_others(card: dict[str, Any]) -> tuple[Config, Callable[[], n
     name = options.pop("name")
     config = configs.build({"backbone": {"name": name}, "views": card["views"]})
     return config, lambda: Bare(timm.create_model(name, num_classes=0, **options))
-
-
-def _seeded(build: Callable[[], nn.Module], config: Config) -> Callable[[], nn.Module]:
-    def fresh() -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(randomness.key(config.training.seed, 0, "weights"))
-            return build()
-
-    return fresh

@@ -151,7 +151,7 @@ def write_reference(folder: Path, reference: KnnDistance, *, encoder: str) -> No
     """Write a fitted reference beside the encoder with this hash."""
     tensors = {"bank": reference.bank.cpu().contiguous(), "k": torch.tensor(reference.k)}
     with writing(folder / REFERENCE) as part:
-        save_file(tensors, part, metadata={"encoder": encoder, "hash": _hash(tensors)})
+        save_file(tensors, part, metadata={"encoder": encoder, "hash": tensors_hash(tensors)})
 
 
 def read_reference(folder: Path, *, encoder: str) -> KnnDistance | None:
@@ -165,13 +165,13 @@ def read_reference(folder: Path, *, encoder: str) -> KnnDistance | None:
             tensors = {name: opened.get_tensor(name) for name in ("bank", "k")}
     except (OSError, SafetensorError) as error:
         raise ProsminError(f"{file} cannot be loaded: {error}. Remove it, and fit the reference again.") from None
-    if told.get("hash") != _hash(tensors):
+    if told.get("hash") != tensors_hash(tensors):
         raise ProsminError(f"{file} was changed or cut. Remove it, and fit the reference again.")
     return KnnDistance(bank=tensors["bank"], k=int(tensors["k"])) if told.get("encoder") == encoder else None
 
 
-def _hash(tensors: dict[str, Tensor]) -> str:
-    """A check of its own: safetensors looks at sizes alone, so changed bytes would pass."""
+def tensors_hash(tensors: dict[str, Tensor]) -> str:
+    """A check for a file's metadata: safetensors looks at sizes alone, so changed bytes would pass."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())

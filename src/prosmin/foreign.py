@@ -5,7 +5,6 @@ vit_small_patch16_224.dino. With a file they are prepared as DINO, iBOT and MoCo
 of the picture, ImageNet's mean and standard deviation), unless NAME has a tag, whose card then counts.
 """
 
-import difflib
 import hashlib
 import json
 from collections.abc import Callable
@@ -19,14 +18,12 @@ from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
 from prosmin import config as configs
-from prosmin import randomness
 from prosmin.config import Config
-from prosmin.encoder_file import CARD, WEIGHTS
 from prosmin.errors import ProsminError, UsageError
-from prosmin.files import write_text
+from prosmin.meant import closest, did_you_mean
+from prosmin.methods import seeded
 from prosmin.methods.output import Embedding
 from prosmin.models.weights import Weights, fill_backbone, read_weights
-from prosmin.shipped import is_shipped
 
 _SCHEME = "timm:"
 _PUBLISHED = {
@@ -60,7 +57,9 @@ class Foreign:
     fresh: Callable[[], nn.Module]  # the same network with random weights
 
 
-class _Name(NamedTuple):
+class Name(NamedTuple):
+    """A model of timm, and the file of its weights where one is named."""
+
     model: str
     file: Path | None
 
@@ -70,69 +69,9 @@ def is_foreign(run: Path | str) -> bool:
     return str(run).startswith(_SCHEME)
 
 
-def has_no_folder(run: Path | str) -> bool:
-    """Whether an encoder is named that has no folder for its results: one of timm, or one inside the package."""
-    return is_foreign(run) or is_shipped(run)
-
-
-def results_folder(run: Path | str, out: Path | str | None = None) -> Path:
-    """Where results go: to `out`; else to a run folder itself, or to runs/timm-NAME[-FILE] or runs/shipped-NAME."""
-    if out is None and not has_no_folder(run):
-        return Path(run)
-    folder = Path("runs") / _default_name(str(run)) if out is None else Path(out).expanduser()
-    if not has_no_folder(run) and folder.resolve() == Path(run).resolve():
-        return folder
-    if (folder / "config.yaml").exists():
-        raise UsageError(f"{folder} is the folder of a run of prosmin. Choose another for {run}: --out DIR.")
-    if (folder / WEIGHTS).exists():  # whose card would be lost
-        raise UsageError(f"{folder} is the folder of an encoder. Choose another for {run}: --out DIR.")
-    kept = _card(folder)
-    if has_no_folder(run):
-        is_own = "run" not in kept
-    else:  # the same run, or one that was moved and has the same weights
-        is_own = kept.get("run") == str(Path(run).resolve()) or kept.get("hash", "") == _card(Path(run)).get("hash")
-    if kept and not is_own:
-        raise UsageError(
-            f"{folder} keeps the results of {kept.get('run', kept.get('encoder'))}. "
-            f"Choose another for {run}: --out DIR."
-        )
-    return folder
-
-
-def measured_run(folder: Path) -> Path | None:
-    """The run elsewhere whose results a folder keeps, as `--out` leaves them; None where it keeps no such results."""
-    found = _card(folder).get("run")
-    return Path(found) if isinstance(found, str) else None
-
-
-def _card(folder: Path) -> dict[str, Any]:
-    """The card in a folder; empty where there is none that can be read."""
-    try:
-        card = json.loads((folder / CARD).read_text())
-    except (OSError, ValueError):
-        return {}
-    return card if isinstance(card, dict) else {}
-
-
-def _default_name(run: str) -> str:
-    if not is_foreign(run):
-        return f"shipped-{run}"
-    model, file = _parse(run)
-    return f"timm-{model}" + (f"-{file.name.partition('.')[0]}" if file is not None else "")
-
-
-def keep_card(card: dict[str, Any], folder: Path, *, run: Path | None = None) -> None:
-    """Leave the card of an encoder that lies elsewhere beside its results; `run` is the folder it has, if any."""
-    if run is not None and folder.resolve() != run.resolve():
-        weights = f"those of the run {run.resolve()}, step {card['step']}."
-        write_text(folder / CARD, json.dumps(card | {"run": str(run.resolve()), "weights": weights}, indent=1))
-    elif run is None and "encoder" in card:
-        write_text(folder / CARD, json.dumps(card, indent=1))
-
-
 def open_foreign(run: Path | str) -> Foreign:
     """The encoder that `timm:NAME[@FILE]` names."""
-    model, file = _parse(str(run))
+    model, file = parse_name(str(run))
     weights = None if file is None else read_weights(file)
     if weights is not None and weights.is_our_own:
         raise UsageError(
@@ -153,22 +92,20 @@ def open_foreign(run: Path | str) -> Foreign:
     }
 
     def fresh() -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(randomness.key(config.training.seed, 0, "weights"))
-            return Bare(_network(model, options))
+        return seeded(lambda: Bare(_network(model, options)), config)
 
     return Foreign(method=Bare(backbone), config=config, card=card, fresh=fresh)
 
 
-def _parse(run: str) -> _Name:
+def parse_name(run: str) -> Name:
+    """The model and the file of weights that `timm:NAME[@FILE]` names."""
     model, at, file = run.removeprefix(_SCHEME).partition("@")
     if not timm.is_model(model):
-        close = difflib.get_close_matches(model.partition(".")[0], timm.list_models(), n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        raise UsageError(f"timm has no model {model!r}.{hint} timm.list_models() names them.")
+        meant = did_you_mean(closest(model.partition(".")[0], timm.list_models()))
+        raise UsageError(f"timm has no model {model!r}.{meant} timm.list_models() names them.")
     if at and not file:
         raise UsageError(f"{run!r} names no file behind its @; write timm:{model}@FILE, or timm:{model} alone.")
-    return _Name(model, Path(file) if file else None)
+    return Name(model, Path(file) if file else None)
 
 
 def _network(model: str, options: dict[str, Any]) -> nn.Module:

@@ -1,7 +1,6 @@
 """What a grid sweeps: fields with their values (`over`) or named rows, from a file in grids/ and the command line."""
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import yaml
 
 from prosmin import config as configs
 from prosmin.errors import UsageError
+from prosmin.meant import closest, did_you_mean
 
 ROW = "row"
 """Stands in the place of a field for grids whose cells are named rows."""
@@ -53,8 +53,7 @@ def read_grid(name: str) -> Grid:
         return _build(Path(name).stem, configs.read_yaml(Path(name)))
     names = grid_names()
     if name not in names:
-        close = difflib.get_close_matches(name, names, n=1)
-        meant = f" Did you mean {close[0]}?" if close else ""
+        meant = did_you_mean(closest(name, names))
         raise UsageError(f"There is no grid {name!r}.{meant} There are: {', '.join(names)}; or give a file NAME.yaml.")
     return _build(name, yaml.safe_load(resources.files("prosmin").joinpath("grids", f"{name}.yaml").read_text()))
 

@@ -30,7 +30,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="random views whose variance is told; each takes as long as the picture itself (default: 2; 0: none)",
     )
-    parser.add_argument("--batch", type=int, metavar="N", help="pictures at once (default: as the device suggests)")
+    parser.add_argument(
+        "--batch", type=int, metavar="N", help="pictures at once, 1 to 512 (default: as the device suggests)"
+    )
     parser.add_argument(
         "--max-bad", type=float, default=0.01, metavar="SHARE", help="unreadable pictures (default: 0.01)"
     )

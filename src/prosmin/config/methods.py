@@ -65,7 +65,7 @@ class ProsminLoss:
         """Refuse an objective without sense or without a minimum for so many views; warn of one not proper."""
         check_objective(
             rule=self.rule, norm=self.norm, pairs=self.pairs, estimator=self.estimator, beta=self.beta, lam=self.lam,
-            samples=self.samples, antithetic=self.antithetic, absolute=self.absolute, same_view=self.same_view,
+            samples=self.samples, antithetic=self.antithetic, same_view=self.same_view,
             bandwidth=self.bandwidth, force=self.force, views=views,
         )  # fmt: skip
 

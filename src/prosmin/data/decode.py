@@ -89,7 +89,7 @@ def bounded(picture: Tensor) -> Tensor:
         return reduced.round().to(torch.uint8)
     # Pillow's filter stays in its thread, where torch would start a team of threads in every worker.
     image = Image.fromarray(np.ascontiguousarray(picture.permute(1, 2, 0).numpy()))
-    return _from_pillow(image.resize(size[::-1], Image.Resampling.BILINEAR))
+    return _rgb(image.resize(size[::-1], Image.Resampling.BILINEAR))
 
 
 def bounded_size(height: int, width: int) -> tuple[int, int]:
@@ -211,14 +211,7 @@ def _decode_with_pillow(data: bytes, *, draft: bool = False) -> Tensor:
             if draft:
                 image.draft(None, bounded_size(image.height, image.width)[::-1])
             image.load()
-            upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith("I;16"):
-                return _to_uint8(torch.from_numpy(np.array(upright, dtype=np.uint16)).expand(3, -1, -1))
-            if upright.mode in ("I", "F"):
-                raise PictureError(f"32-bit pixels ({upright.mode}) have no agreed white")
-            if upright.mode == "P" and "transparency" in upright.info:
-                upright = upright.convert("RGBA")  # Pillow warns when it drops a palette's transparency itself
-            return _from_pillow(upright.convert("RGB"))
+            return from_pillow(image)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise PictureError(f"above the limit of {MAX_PIXELS:,} pixels") from None
     except Image.UnidentifiedImageError:
@@ -229,7 +222,19 @@ def _decode_with_pillow(data: bytes, *, draft: bool = False) -> Tensor:
         raise PictureError(str(error) or type(error).__name__) from None
 
 
-def _from_pillow(image: Image.Image) -> Tensor:
+def from_pillow(image: Image.Image) -> Tensor:
+    """Upright and RGB: uint8 (3, H, W)."""
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I;16"):
+        return _to_uint8(torch.from_numpy(np.array(upright, dtype=np.uint16)).expand(3, -1, -1))
+    if upright.mode in ("I", "F"):
+        raise PictureError(f"32-bit pixels ({upright.mode}) have no agreed white")
+    if upright.mode == "P" and "transparency" in upright.info:
+        upright = upright.convert("RGBA")  # Pillow warns when it drops a palette's transparency itself
+    return _rgb(upright.convert("RGB"))
+
+
+def _rgb(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 

@@ -10,10 +10,10 @@ from typing import cast
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
-from prosmin.data.decode import MAX_LONGER, MAX_SHORTER, PictureError
+from prosmin.data.decode import MAX_LONGER, MAX_SHORTER, PictureError, from_pillow
 from prosmin.data.feed import Batch, StreamFeed
 from prosmin.data.noting import Noting
 from prosmin.data.pictures import Pictures, check_readable
@@ -56,7 +56,7 @@ class Handful:
         if isinstance(item, Image.Image):
             with self._lock:  # Pillow reads a file when its pixels are first asked for, and one may be given twice
                 try:
-                    return _from_pillow(item)
+                    return from_pillow(item)
                 except PictureError:
                     raise
                 except Exception as error:  # Pillow's plugins leave with nearly anything when a file is damaged
@@ -173,17 +173,3 @@ def _from_array(array: np.ndarray, what: str) -> Tensor:
             "order red, green, blue. One with the channels first is given as torch.from_numpy(array)."
         )
     return torch.from_numpy(np.array(array, order="C")).movedim(-1, -3).contiguous()
-
-
-def _from_pillow(image: Image.Image) -> Tensor:
-    """Upright and RGB, as a file of it would be decoded: uint8 (3, H, W)."""
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode.startswith("I;16"):
-        wide = np.array(upright, dtype=np.uint16).astype(np.int32)
-        grey = ((wide * 255 + 32767) // 65535).astype(np.uint8)
-        return torch.from_numpy(grey).expand(3, -1, -1)
-    if upright.mode in ("I", "F"):
-        raise PictureError(f"32-bit pixels ({upright.mode}) have no agreed white")
-    if upright.mode == "P" and "transparency" in upright.info:
-        upright = upright.convert("RGBA")  # Pillow warns when it drops a palette's transparency itself
-    return torch.from_numpy(np.array(upright.convert("RGB"))).permute(2, 0, 1)

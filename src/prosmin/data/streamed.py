@@ -19,9 +19,7 @@ from prosmin.data.sources import Source, open_source
 from prosmin.errors import ProsminError
 
 MAX_BAD = 0.01
-"""The share of a set that may be unreadable; it is left out."""
-
-
+"""The share of a set that may be unreadable, unless a run was told otherwise; it is left out."""
 HASHED = 8192
 """Pictures whose hashes are under way at a time."""
 
@@ -34,6 +32,7 @@ class Streamed:
     places: Tensor  # (N, 2) int64: which source, and the picture's number there
     classes: tuple[str, ...]
     spec: str
+    max_bad: float = MAX_BAD
 
     def __len__(self) -> int:
         return len(self.places)
@@ -92,19 +91,19 @@ class Streamed:
 PictureSet = Pictures | Streamed
 
 
-def open_pictures(spec: str, *, limit: int | None = None) -> PictureSet:
+def open_pictures(spec: str, *, limit: int | None = None, max_bad: float = MAX_BAD) -> PictureSet:
     """The pictures of a SPEC: decoded, where that takes at most `limit` bytes (a third of main memory), else streamed.
 
     Of decoded ones the unreadable are left out; which they are among streamed ones shows when they are read.
     """
     source = open_source(spec)
     try:
-        return load_source(source, max_bad=MAX_BAD, limit=memory_limit() if limit is None else limit)[0]
+        return load_source(source, max_bad=max_bad, limit=memory_limit() if limit is None else limit)[0]
     except TooLargeError:
-        return streamed([source])
+        return streamed([source], max_bad=max_bad)
 
 
-def streamed(sources: Sequence[Source]) -> Streamed:
+def streamed(sources: Sequence[Source], *, max_bad: float = MAX_BAD) -> Streamed:
     """All pictures of sources that count the same classes, one source after the other."""
     for source in sources:
         check_not_empty(source)
@@ -113,7 +112,7 @@ def streamed(sources: Sequence[Source]) -> Streamed:
         for which, source in enumerate(sources)
     ]
     spec = " + ".join(source.spec for source in sources)
-    return Streamed(tuple(sources), torch.cat(places), sources[0].classes, spec)
+    return Streamed(tuple(sources), torch.cat(places), sources[0].classes, spec, max_bad)
 
 
 def where_it_fits(pictures: PictureSet) -> PictureSet:
@@ -121,7 +120,7 @@ def where_it_fits(pictures: PictureSet) -> PictureSet:
     if isinstance(pictures, Pictures):
         return pictures
     try:
-        return load_source(pictures, max_bad=MAX_BAD, limit=memory_limit())[0]
+        return load_source(pictures, max_bad=pictures.max_bad, limit=memory_limit())[0]
     except TooLargeError:
         return pictures
 
@@ -135,6 +134,11 @@ def in_memory(pictures: PictureSet) -> Pictures:
         f"{len(pictures)} pictures of {pictures.spec} would take more than a third of the memory of this machine "
         "decoded. Name smaller pictures, or fewer of them, for example a subfolder."
     )
+
+
+def allowed_bad(pictures: PictureSet) -> float:
+    """The share of a set that may still turn out to be unreadable: of a decoded one, none."""
+    return pictures.max_bad if isinstance(pictures, Streamed) else 0.0
 
 
 def joined(parts: Sequence[Pictures]) -> Pictures:

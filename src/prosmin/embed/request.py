@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from prosmin.embed.parts import PART
 from prosmin.encoder import PRECISIONS
 from prosmin.errors import UsageError
 
@@ -34,8 +35,8 @@ class Request:
             )
         if self.views == 1 or self.views < 0:
             raise UsageError(f"--views is {self.views}; allowed: 2 or more to compare, or 0 for none.")
-        if self.batch is not None and self.batch < 1:
-            raise UsageError(f"--batch is {self.batch}; allowed: 1 or more.")
+        if self.batch is not None and not 1 <= self.batch <= PART:
+            raise UsageError(f"--batch is {self.batch}; allowed: 1 to {PART}, the pictures of a part.")
         if not 0 <= self.max_bad <= 1:
             raise UsageError(f"--max-bad is {self.max_bad:g}; allowed: a share from 0 to 1.")
         if self.precision not in PRECISIONS:

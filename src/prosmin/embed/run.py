@@ -251,7 +251,7 @@ def _forget_changed(parts: Parts, source: Noting, mark: PartMarks, process: Proc
 
 def _batch(encoder: Encoder, request: Request) -> int:
     usual = min(encoder.batch_size, BATCH) if encoder.device.type == "cuda" else encoder.batch_size
-    return min(request.batch or usual, PART)
+    return request.batch or min(usual, PART)
 
 
 def _about(run: str, settings: dict[str, Any], judging: Judging | None, command: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from prosmin.config import ViewsConfig
 from prosmin.data import feed
 from prosmin.data.given import picture_batches
 from prosmin.data.pictures import Pictures
-from prosmin.data.streamed import MAX_BAD, PictureSet, Streamed
+from prosmin.data.streamed import PictureSet, Streamed, allowed_bad
 from prosmin.data.views import evaluation_view
 from prosmin.encoder import Encoder
 from prosmin.evaluation.augmentation import augmented
@@ -64,7 +64,7 @@ def _batches_in(
 ) -> Generator[feed.Batch, None, None]:
     """The pictures in any order; of a stream an unreadable one is replaced by the next, which its index tells."""
     if isinstance(pictures, Streamed):
-        stream = feed.StreamFeed(pictures, device=device, max_bad=MAX_BAD)
+        stream = feed.StreamFeed(pictures, device=device, max_bad=pictures.max_bad)
         yield from cast(Generator[feed.Batch, None, None], stream.batches(orders))
         return
     if pictures.images.nbytes <= feed.MEMORY_LIMIT:
@@ -86,7 +86,7 @@ def set_batches(pictures: PictureSet, encoder: Encoder, *, title: str) -> Iterat
     A stream takes long, so a terminal shows a bar.
     """
     size = encoder.batch_size
-    batches = picture_batches(pictures, size=size, device=encoder.device, max_bad=MAX_BAD)
+    batches = picture_batches(pictures, size=size, device=encoder.device, max_bad=allowed_bad(pictures))
     return shown(batches, "" if isinstance(pictures, Pictures) else title, total=-(-len(pictures) // size))
 
 

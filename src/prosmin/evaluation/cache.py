@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from prosmin.encoder_file import tensors_hash
 from prosmin.errors import ProsminError
 from prosmin.files import writing
 
@@ -35,7 +36,7 @@ class FeatureCache:
         try:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                whole = (file.metadata() or {}).get("hash") == _hash(tensors)
+                whole = (file.metadata() or {}).get("hash") == tensors_hash(tensors)
         except (OSError, SafetensorError, ValueError):
             return None
         return tensors if whole else None
@@ -56,7 +57,7 @@ class FeatureCache:
                 path.unlink(missing_ok=True)
         tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
         with writing(self._path(content)) as part:
-            save_file(tensors, part, metadata={"hash": _hash(tensors)})
+            save_file(tensors, part, metadata={"hash": tensors_hash(tensors)})
 
     @property
     def _prefix(self) -> str:
@@ -66,12 +67,3 @@ class FeatureCache:
         text = json.dumps([self.encoder, *content], sort_keys=True)
         name = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
         return self.folder / f"{self._prefix}{name}.safetensors"
-
-
-def _hash(tensors: Tensors) -> str:
-    """The file's own check: safetensors looks at sizes alone, so changed bytes would pass."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.numpy().data)
-    return digest.hexdigest()

@@ -38,9 +38,9 @@ class LinearProbe:
         """(N, D) -> (N, C), where the probe is."""
         return F.linear((features.to(self.weight) - self.mean) / self.std, self.weight, self.bias)
 
-    def probabilities(self, features: Tensor, *, calibrated: bool = False) -> Tensor:
-        """(N, D) -> (N, C); with `calibrated` the logits are first divided by the temperature."""
-        return temperature_scale(self.logits(features), self.temperature if calibrated else 1.0)
+    def probabilities(self, features: Tensor) -> Tensor:
+        """(N, D) -> (N, C), before temperature scaling."""
+        return temperature_scale(self.logits(features), 1.0)
 
 
 def linear_probe(

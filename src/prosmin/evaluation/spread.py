@@ -23,14 +23,13 @@ def mean_log_scale(scale: Tensor) -> Tensor:
     return scale.clamp_min(_SMALLEST_SCALE).log().mean(dim=(0, 2))
 
 
-def total_variance(mean: Tensor, scale: Tensor | None) -> Tensor:
+def total_variance(mean: Tensor, scale: Tensor) -> Tensor:
     """Variance of the mixture of the views' forecasts, averaged over coordinates.
 
-    mean over views of scale^2 + variance over views of mean; without a scale (None) the second part alone.
+    mean over views of scale^2 + variance over views of mean.
     """
     _check(mean, scale)
-    between = mean.var(dim=0, correction=0).mean(dim=1)
-    return between if scale is None else scale.square().mean(dim=(0, 2)) + between
+    return scale.square().mean(dim=(0, 2)) + mean.var(dim=0, correction=0).mean(dim=1)
 
 
 def cross_view_energy(mean: Tensor, scale: Tensor, *, samples: int = 16, seed: int = 0) -> Tensor:

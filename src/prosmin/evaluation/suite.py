@@ -27,9 +27,9 @@ from prosmin.evaluation.protocols import PROTOCOLS
 from prosmin.evaluation.protocols.ood import near_and_far
 from prosmin.evaluation.protocols.transfer import check_transfer_sets, splits_of
 from prosmin.evaluation.result import Result
+from prosmin.evaluation.results_folder import has_no_folder, keep_card, measured_run, results_folder
 from prosmin.evaluation.shares import labelled_shares
 from prosmin.files import check_writable, write_text, writing
-from prosmin.foreign import has_no_folder, keep_card, measured_run, results_folder
 
 DEFAULT = ("knn", "linear", "ood", "uncertainty", "corruption", "pictures")
 """What is run when nothing is named: minutes on a CPU for a small set."""
@@ -98,7 +98,9 @@ def evaluate(
     if missing:
         _check_place(folder)
         cache = FeatureCache(folder / "cache", encoder.card["hash"])
-        sets = _load(named, own=data is None) if set(missing) != {"transfer"} else {}  # which reads its own alone
+        sets: dict[str, PictureSet] = {}
+        if set(missing) != {"transfer"}:  # which reads its own alone
+            sets = _load(named, max_bad=encoder.config.data.max_bad, own=data is None)
         context = Context(encoder, sets, ood=named.ood, own_tenth=named.own_tenth, options=options, cache=cache)
         # All that can be wrong is found before the first protocol takes its time.
         obstacles = {name: sentence for name in missing if (sentence := _obstacle(name, context))}
@@ -122,7 +124,7 @@ def evaluate(
         if name != "transfer":
             result.settings.update(_known_of(named, context))
         command = _command(run, folder, name, named, options)
-        row = _row(name, result, encoder, named, options, command, time.monotonic() - began)
+        row = _row(name, result, encoder, named, options, command, time.monotonic() - began, context.seed)
         row["files"] = {spec: mark for spec, mark in marks.items() if spec in _pictures(name, named, options)}
         found[name] = _write(folder, row, result)
     return {name: found[name] for name in names if name in found}
@@ -232,7 +234,7 @@ def _known_of(named: NamedSets, context: Context) -> dict[str, str]:
     return {name: text for name, text in said.items() if text}
 
 
-def _load(named: NamedSets, *, own: bool = False) -> dict[str, PictureSet]:
+def _load(named: NamedSets, *, max_bad: float, own: bool) -> dict[str, PictureSet]:
     """The sets by name, in memory as far as they fit into it together; `own`: train is what the run itself names."""
     sets: dict[str, PictureSet] = {}
     room = memory_limit()
@@ -242,7 +244,7 @@ def _load(named: NamedSets, *, own: bool = False) -> dict[str, PictureSet]:
             sets |= {"train": sets["train"].subset(~mask), "test": sets["train"].subset(mask)}
             continue
         try:
-            sets[name] = pictures = open_pictures(spec, limit=room)
+            sets[name] = pictures = open_pictures(spec, limit=room, max_bad=max_bad)
         except UsageError as error:
             where = "The run names these pictures, as seen from where it was trained: name them with --data SPEC."
             raise UsageError(f"{error} {where}" if own and name == "train" else str(error)) from None
@@ -328,6 +330,7 @@ def _row(
     options: Options,
     command: str,
     seconds: float,
+    seed: int,
 ) -> dict[str, Any]:
     """A result as its file holds it."""
     row: dict[str, Any] = {
@@ -338,7 +341,7 @@ def _row(
         "data": named.data,
         "options": read_by(options, name),
         "checkpoint": _checkpoint(encoder),
-        "seed": encoder.config.training.seed,
+        "seed": seed,
         "seconds": round(seconds, 2),
         "command": command,
     }

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from prosmin.data.pictures import Pictures
+from prosmin.data.streamed import PictureSet
 
 LARGEST = 64  # side of a tile
 BLOCK = 8  # a JPEG works on squares of 8 px: tiles that are multiples do not run into each other
@@ -40,6 +41,11 @@ def square(pictures: Pictures, i: int, side: int) -> np.ndarray:
         return pixels
     # Reduced in two steps, so that the pictures of a large set cost a millisecond each.
     return np.asarray(Image.fromarray(pixels).resize((side, side), Image.Resampling.BICUBIC, reducing_gap=2.0))
+
+
+def label_of(pictures: PictureSet, i: int) -> str:
+    """The name of a picture's class; empty where there is none."""
+    return pictures.classes[int(pictures.labels[i])] if pictures.labels is not None and pictures.classes else ""
 
 
 def sheet(tiles: Sequence[np.ndarray]) -> Sheet:

@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from prosmin.config import BackboneConfig
 from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError, UsageError
 from prosmin.export.agreement import check_agreement
@@ -16,6 +15,7 @@ from prosmin.export.card import describe_encoder, describe_preprocessing, write_
 from prosmin.export.form import Form, card_of
 from prosmin.files import writing
 from prosmin.foreign import is_foreign
+from prosmin.models.backbones import vit_options
 from prosmin.models.resnet import RESNETS
 
 TOLERANCE = 1e-5
@@ -63,7 +63,7 @@ def _call(encoder: Encoder) -> tuple[str, dict[str, Any]]:
         own = dict(encoder.card["backbone"])
         name, given = own.pop("name"), own
     else:
-        name, given = backbone.name, _vit_options(backbone, views.global_size)
+        name, given = backbone.name, vit_options(backbone, views.global_size)
     # timm's own transforms read these, where the name's card would say what other weights want.
     prepared = {
         "input_size": [3, views.global_size, views.global_size],
@@ -73,20 +73,6 @@ def _call(encoder: Encoder) -> tuple[str, dict[str, Any]]:
         "std": list(views.std),
     }
     return name, {"num_classes": 0, **given, "pretrained_cfg_overlay": prepared}
-
-
-def _vit_options(backbone: BackboneConfig, size: int) -> dict[str, Any]:
-    """What models/backbones.py builds a ViT with."""
-    if not backbone.name.startswith("vit_"):
-        return {}
-    given = {
-        "patch_size": backbone.patch_size,
-        "embed_dim": backbone.width,
-        "depth": backbone.depth,
-        "num_heads": backbone.heads,
-    }
-    chosen = {name: value for name, value in given.items() if value is not None}
-    return {"img_size": size, "dynamic_img_size": True, **chosen}
 
 
 def _loaded(name: str, options: dict[str, Any], file: Path) -> nn.Module:

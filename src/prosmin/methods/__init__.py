@@ -66,6 +66,11 @@ METHODS: dict[str, Callable[[Config], nn.Module]] = {
 
 def build_method(config: Config) -> nn.Module:
     """The method with the weights its seed gives, whatever was drawn before."""
+    return seeded(lambda: METHODS[config.method.name](config), config)
+
+
+def seeded(build: Callable[[], nn.Module], config: Config) -> nn.Module:
+    """What `build` makes of the random numbers that a configuration's seed gives for weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(randomness.key(config.training.seed, 0, "weights"))
-        return METHODS[config.method.name](config)
+        return build()

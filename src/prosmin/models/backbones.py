@@ -27,25 +27,26 @@ def build_backbone(config: BackboneConfig, *, image_size: int) -> nn.Module:
             "or a name from timm.list_models('vit_*') or timm.list_models('resnet*')."
         )
     if config.name.startswith("vit_"):
-        options = {
-            "patch_size": config.patch_size,
-            "embed_dim": config.width,
-            "depth": config.depth,
-            "num_heads": config.heads,
-        }
-        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        # dynamic_img_size: the position embedding is interpolated, so that local views pass through the same network.
-        network = timm.create_model(
-            config.name,
-            num_classes=0,
-            img_size=image_size,
-            dynamic_img_size=True,
-            drop_path_rate=config.drop_path,
-            **given,
-        )
+        options = vit_options(config, image_size)
+        network = timm.create_model(config.name, num_classes=0, drop_path_rate=config.drop_path, **options)
         return quicken(network) if isinstance(network, VisionTransformer) else network
     _refuse_vit_options(config)
     return timm.create_model(config.name, num_classes=0, drop_path_rate=config.drop_path)
+
+
+def vit_options(config: BackboneConfig, image_size: int) -> dict[str, Any]:
+    """What timm builds a ViT's weights and their meaning by; of other networks nothing."""
+    if not config.name.startswith("vit_"):
+        return {}
+    options = {
+        "patch_size": config.patch_size,
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.heads,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    # dynamic_img_size: the position embedding is interpolated, so that local views pass through the same network.
+    return {"img_size": image_size, "dynamic_img_size": True, **given}
 
 
 def is_recordable(backbone: nn.Module) -> bool:

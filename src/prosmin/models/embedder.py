@@ -10,7 +10,7 @@ from prosmin.models.vit import encode
 
 
 class Embedder(nn.Module):
-    """f and g of every method whose projector ends in unit rows; the networks that meet have this form."""
+    """f and g of ProSMIN and DINO; the networks that meet have this form."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

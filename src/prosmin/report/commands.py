@@ -8,13 +8,13 @@ from prosmin.report.blocks import Missing
 from prosmin.report.runs import Run
 
 LABELLED_SOURCES = ("photos", "torchvision")  # of which it is known without looking that they have labels and a test
-NEEDING = {
-    "knn": "kNN",
-    "linear": "linear probe",
-    "calibration": "calibration",
-    "corruption": "corrupted pictures",
-    "uncertainty": "R-AUROC, recall and risk against coverage of the uncertainty",
-}
+NEEDING = (
+    "kNN",
+    "linear probe",
+    "calibration",
+    "corrupted pictures",
+    "R-AUROC, recall and risk against coverage of the uncertainty",
+)
 """What the sections of a page have to say about right and wrong answers."""
 
 
@@ -51,7 +51,7 @@ def labels_missing(runs: Sequence[Run]) -> list[Missing]:
         if unlabelled(run):
             where = f" ({run.name})" if len(runs) > 1 else ""
             what = (
-                f"Needs labels{where}: {', '.join(NEEDING.values())}. LABELLED is a folder with train and test in it, "
+                f"Needs labels{where}: {', '.join(NEEDING)}. LABELLED is a folder with train and test in it, "
                 "each with one folder a class"
             )
             found.append(Missing(what=what, command=f"prosmin evaluate {run.quoted} --data folder:LABELLED"))

@@ -15,7 +15,6 @@ from prosmin.report.glossary import apart
 from prosmin.report.runs import Arrays, Run
 
 MOST = 24  # pictures a gallery
-SIDE = 128  # longer side of a stored picture, so that a page of large pictures stays small
 COARSE = 64  # pictures up to this side are shown with hard pixels
 FIELDS = ("thumbnails", "thumbnail_uncertainty", "thumbnail_label", "thumbnail_kind", "thumbnail_key")
 
@@ -102,9 +101,7 @@ def picture(arrays: Arrays, j: int, value: str) -> Picture:
 
 
 def data_uri(pixels: np.ndarray) -> str:
-    """uint8 (h, w, 3) as a PNG inside the page, reduced where it is larger than SIDE."""
-    image = Image.fromarray(pixels)
-    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    """uint8 (h, w, 3) as a PNG inside the page."""
     buffer = io.BytesIO()
-    image.save(buffer, format="PNG", optimize=True)
+    Image.fromarray(pixels).save(buffer, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -33,7 +33,7 @@ class Run:
 
     @property
     def foreign(self) -> bool:
-        """Whether others trained the encoder, so that there is nothing to tell of its training."""
+        """Whether the encoder came ready, of others or with the package: there is nothing to tell of its training."""
         return "encoder" in self.card
 
     @property

@@ -98,7 +98,6 @@ def risk_figure(runs: Sequence[Run]) -> Figure | None:
         curves += [
             Curve(label=label, x=found["coverage"], y=found[name], style=styles[name])
             for name, label in REFERENCES.items()
-            if name in found
         ]
     said = " ".join(
         (f"{run.name}: error" if len(runs) > 1 else "Error")
@@ -128,9 +127,8 @@ def _risk_table(having: Sequence[tuple[int, Run, dict[str, np.ndarray]]]) -> Tab
     rows: list[Row] = []
     for _, run, curve in having:
         for name, label in {"risk": "this encoder", **REFERENCES}.items():
-            if name in curve:
-                head = Cell(f"{run.name}: {label}" if len(having) > 1 else label, head=True)
-                rows.append([head, *(percent(at(curve, coverage, name)) for coverage in COVERAGES)])
+            head = Cell(f"{run.name}: {label}" if len(having) > 1 else label, head=True)
+            rows.append([head, *(percent(at(curve, coverage, name)) for coverage in COVERAGES)])
     columns = ["error at coverage", *(f"{100 * coverage:.0f} %" for coverage in COVERAGES)]
     return Table(columns=columns, rows=rows, caption="Risk against coverage")
 

@@ -81,7 +81,6 @@ def check_objective(
     lam: float,
     samples: int,
     antithetic: bool,
-    absolute: bool,
     same_view: bool,
     bandwidth: float | None,
     force: bool,
@@ -89,7 +88,7 @@ def check_objective(
 ) -> None:
     """Refuse a loss that makes no sense or has no minimum; warn of one whose minimum is not the truth.
 
-    `views` matters for pooled pairs, whose threshold rises with it. `absolute` goes with everything.
+    `views` matters for pooled pairs, whose threshold rises with it.
     """
     for name, value, known in (
         ("rule", rule, RULES),

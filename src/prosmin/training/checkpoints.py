@@ -34,7 +34,6 @@ class Checkpoint:
     step: int
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
-    hash: str
     pictures: dict[str, Any]
 
 
@@ -157,7 +156,6 @@ def load(path: Path) -> Checkpoint:
         step=int(state["step"]),
         model=load_file(path / _MODEL),
         optimizer=load_file(path / _OPTIMIZER),
-        hash=state["files"][_MODEL],
         pictures=state.get("pictures", {}),
     )
 

@@ -14,17 +14,17 @@ from prosmin.data.streamed import PictureSet, in_memory
 from prosmin.data.views import evaluation_view
 from prosmin.encoder import Encoder
 from prosmin.evaluation.context import Context
+from prosmin.evaluation.gallery import PICTURES
 from prosmin.evaluation.knn import nearest
 from prosmin.evaluation.ood import fit_knn_distance
 from prosmin.evaluation.planar_map import kept_neighbours, planar_map
 from prosmin.evaluation.result import Result
-from prosmin.evaluation.thumbnails import sheet, square, tile_side
+from prosmin.evaluation.thumbnails import label_of, sheet, square, tile_side
 from prosmin.models.attention import class_attention, has_class_attention
 from prosmin.randomness import generator
 
 SHOWN = 1500  # test pictures with a thumbnail and a place on the map
 NEIGHBOURS = 8
-GALLERY = 24  # the surest, the least sure and the strangest pictures: those of the report's galleries
 ATTENTION = 8  # pictures with attention maps, from the surest to the least sure
 ATTENTION_SIDE = 128  # their side
 
@@ -44,7 +44,7 @@ def run(context: Context) -> Result:
     k = min(NEIGHBOURS, len(test) - 1)
     order = uncertainty.argsort()
     spread = order[torch.linspace(0, len(order) - 1, min(ATTENTION, len(order))).round().long()]
-    first = torch.cat([order[:GALLERY], order[-GALLERY:], spread]).unique()
+    first = torch.cat([order[:PICTURES], order[-PICTURES:], spread]).unique()
     chosen = choose(features, first, k=k, most=SHOWN, seed=context.seed)
     strange = strangest(context)
     outside = [context.features(one.set)[one.place][None] for one in strange]
@@ -101,7 +101,7 @@ def _names(
     return {
         "set": np.array([name for name, _, _, _ in pictures]),
         "key": np.array([pool.keys[i] for _, pool, i, _ in pictures]),
-        "label": np.array([_label(pool, i) for _, pool, i, _ in pictures]),
+        "label": np.array([label_of(pool, i) for _, pool, i, _ in pictures]),
         "value": np.array([value for _, _, _, value in pictures]),
     }
 
@@ -132,16 +132,16 @@ def neighbours_of(features: Tensor, places: Tensor, k: int) -> tuple[Tensor, Ten
 
 
 def strangest(context: Context) -> list[Strange]:
-    """The GALLERY out-of-distribution pictures furthest from train, strangest first."""
+    """The PICTURES out-of-distribution pictures furthest from train, strangest first."""
     if not context.ood:
         return []
     score = fit_knn_distance(context.placed("train"))
     found: list[Strange] = []
     for name in context.ood:
         values = score(context.features(name)).cpu()
-        top = values.argsort(descending=True)[:GALLERY]
+        top = values.argsort(descending=True)[:PICTURES]
         found += [Strange(name, int(i), float(values[i])) for i in top]
-    return sorted(found, key=lambda one: -one.score)[:GALLERY]
+    return sorted(found, key=lambda one: -one.score)[:PICTURES]
 
 
 def _attention(encoder: Encoder, test: PictureSet, places: Tensor, row: Tensor) -> dict[str, np.ndarray]:
@@ -161,7 +161,3 @@ def _attention(encoder: Encoder, test: PictureSet, places: Tensor, row: Tensor) 
         "attention_view": (255 * seen).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy(),
         "attention_of": row[places].numpy().astype(np.int32),
     }
-
-
-def _label(pool: PictureSet, i: int) -> str:
-    return pool.classes[int(pool.labels[i])] if pool.labels is not None and pool.classes else ""

@@ -9,7 +9,7 @@ import torch
 from prosmin.data.given import picture_batches
 from prosmin.data.pictures import Pictures
 from prosmin.data.sources import Source, open_source, split_spec
-from prosmin.data.streamed import MAX_BAD, PictureSet, joined, open_pictures, streamed
+from prosmin.data.streamed import PictureSet, joined, open_pictures, streamed
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.answers import diagrams, judge
 from prosmin.evaluation.batches import PREDICTED
@@ -25,7 +25,7 @@ def run(context: Context) -> Result:
     curves: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     for spec in context.options.transfer:
-        train, test = _open(spec)
+        train, test = _open(spec, max_bad=context.encoder.config.data.max_bad)
         classes, labels = _check_labels(train, test), test.labels
         assert labels is not None
         tuned = fine_tune(
@@ -75,13 +75,14 @@ def _check_labels(*splits: Source | PictureSet) -> int:
     return len(classes)
 
 
-def _open(spec: str) -> tuple[PictureSet, PictureSet]:
+def _open(spec: str, *, max_bad: float) -> tuple[PictureSet, PictureSet]:
     """What is learned from as one set, and the test split."""
     names = splits_of(spec)
-    *parts, test = (open_pictures(name) for name in names)
+    *parts, test = (open_pictures(name, max_bad=max_bad) for name in names)
     _check_labels(*parts, test)
     decoded = [part for part in parts if isinstance(part, Pictures)]
-    train = joined(decoded) if len(decoded) == len(parts) else streamed([open_source(name) for name in names[:-1]])
+    sources = [open_source(name) for name in names[:-1]]
+    train = joined(decoded) if len(decoded) == len(parts) else streamed(sources, max_bad=max_bad)
     return _readable(train), _readable(test)
 
 
@@ -89,5 +90,5 @@ def _readable(pictures: PictureSet) -> PictureSet:
     """Without what cannot be read, which a stream shows when it is: every answer needs its picture."""
     if isinstance(pictures, Pictures):
         return pictures
-    batches = picture_batches(pictures, size=PREDICTED, device=torch.device("cpu"), max_bad=MAX_BAD)
+    batches = picture_batches(pictures, size=PREDICTED, device=torch.device("cpu"), max_bad=pictures.max_bad)
     return pictures.subset(torch.cat([batch.index for batch in batches]))

@@ -6,7 +6,6 @@ Only the first question needs labels; without them the second and what moves the
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from prosmin.encoder import UNCERTAINTY_VIEWS
@@ -48,7 +47,7 @@ def run(context: Context) -> Result:
     curves: dict[str, Any] = {}
     for part in (_calibration(context), _severity(context, scaled=scaled)):
         metrics, settings, curves = metrics | part[0], settings | part[1], curves | part[2]
-    arrays = {"uncertainty": uncertainty.numpy(), "index": np.arange(len(uncertainty))}
+    arrays = {"uncertainty": uncertainty.numpy()}
     sets: dict[str, dict[str, dict[str, float]]] = {}
     if context.unlabelled:
         settings["answer"] = f"not judged: {context.unlabelled}; R-AUROC, recall and risk against coverage need labels"
