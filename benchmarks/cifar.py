@@ -35,7 +35,7 @@ from prosmin.training.pretrain import pretrain
 
 FORECAST = 512
 """Pictures whose forecasts are judged, and as many that they are held against."""
-KEPT = ("coverage_90", "squared_error_ratio", "energy_skill", "energy_skill_climatology")
+KEPT = ("coverage_90", "squared_error_ratio", "energy_skill", "energy_skill_coordinates", "energy_skill_climatology")
 
 
 def judge(run: Path, train: Pictures, *, linear: bool) -> dict[str, float]:

@@ -28,14 +28,16 @@ COVERAGE = {
     share: _metric(f"{share} % intervals hold %", f"coverage_{share}", percent=True, digits=1) for share in (50, 90, 95)
 }
 JOINT = _metric("90 % ellipsoids hold %", "joint_coverage_90", percent=True, digits=1)
+REACHABLE = _metric("could hold %", "joint_coverage_90_reachable", percent=True, digits=1)
 ERROR_RATIO = _metric("squared error ratio", "squared_error_ratio", digits=2)
 PIT = _metric("PIT distance", "pit_distance")
 SKILL = _metric("skill against one scale", "energy_skill")
+COORDINATES = _metric("skill against one scale a coordinate", "energy_skill_coordinates")
 CLIMATOLOGY = _metric("skill against climatology", "energy_skill_climatology")
 SCALE_RATIO = Metric("scale / constant scale", _ratio, better=0, percent=False, digits=2)
 
-INTERVALS = (*COVERAGE.values(), JOINT)
-SHAPE = (ERROR_RATIO, PIT, SKILL, CLIMATOLOGY)
+INTERVALS = (*COVERAGE.values(), JOINT, REACHABLE)
+SHAPE = (ERROR_RATIO, PIT, SKILL, COORDINATES, CLIMATOLOGY)
 
 
 def forecasts(names: Iterable[str], runs: Runs) -> list[str]:

@@ -61,11 +61,15 @@ READING = f"""\
   *Spearman with feature norm* says how far the uncertainty is the length of the feature over again (-1 or 1).
 - *N % intervals hold*: the share of coordinates within the forecast's central N %. N is right, less is too sure.
 - *90 % ellipsoids hold*: the share of whole embeddings within the region that should hold 90 %. It takes the
-  coordinates as independent, as the forecast does; where they are not it is off even if every interval holds.
+  coordinates as independent, as the forecast does; where they are not it is off even if every interval holds. The
+  projector's embedding has more coordinates than its bottleneck has directions, so that errors must go together:
+  *could hold* is what these would reach with right spreads.
 - *squared error ratio*: squared error over forecast variance. 1 is right, 4 is half the spread that it should be.
 - *PIT distance*: the largest gap between the distribution of the forecast's quantiles and the uniform one. 0 is right.
 - *skill against one scale*: 1 less the ratio of energy scores to the same means with one constant scale, fitted on
   training pictures. Above 0 a scale of its own for every picture is worth something.
+- *skill against one scale a coordinate*: the same with a constant scale for each coordinate, so that what is left is
+  the pictures' own.
 - *skill against climatology*: the same against a forecast that does not look at the picture.
 - The default out-of-distribution score is `{DEFAULT}`.
 - *not run*: there is no file. *not measured*: the file has no such number. *other severities*: its corruptions were

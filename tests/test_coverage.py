@@ -93,3 +93,35 @@ def test_a_coordinate_without_spread_is_missed_and_nothing_is_nan() -> None:
     metrics, _ = judge_coverage(right._replace(scale=scale), seed=0)
     assert metrics["coverage_95"] == pytest.approx(0.95 * (SIZE - 1) / SIZE, abs=error(0.95, VALUES))
     assert all(math.isfinite(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize("rank", [8, 20])
+def test_what_ellipsoids_could_reach_follows_from_how_errors_go_together(rank: int) -> None:
+    """Errors within r directions of K, each coordinate N(0, 1): no scale can be blamed for what the ellipsoids miss."""
+    random = torch.Generator().manual_seed(rank)
+    directions = torch.nn.functional.normalize(torch.randn(SIZE, rank, generator=random), dim=1)
+    errors = torch.randn(2, PICTURES, rank, generator=random) @ directions.T
+    right = simulated()
+    metrics, _ = judge_coverage(right._replace(observed=right.mean + right.scale * errors), seed=0)
+    for percent in (50, 90, 95):
+        could = metrics[f"joint_coverage_{percent}_reachable"]
+        # The gamma distribution has the mean and the variance of the squared length alone.
+        assert metrics[f"joint_coverage_{percent}"] == pytest.approx(could, abs=error(could, 2 * PICTURES) + 0.01)
+    assert metrics["joint_coverage_90_reachable"] < 0.85
+    # Scales of half the size miss more, and could hold as much as before.
+    narrow, _ = judge_coverage(
+        right._replace(scale=right.scale / 2, observed=right.mean + right.scale * errors), seed=0
+    )
+    assert narrow["joint_coverage_90"] < 0.1
+    assert narrow["joint_coverage_90_reachable"] == pytest.approx(metrics["joint_coverage_90_reachable"], abs=1e-6)
+
+
+def test_independent_errors_can_reach_their_level() -> None:
+    metrics, _ = judge_coverage(simulated(), seed=0)
+    for percent in (50, 90, 95):
+        assert metrics[f"joint_coverage_{percent}_reachable"] == pytest.approx(percent / 100, abs=0.015)
+
+
+def test_what_docs_say_a_bottleneck_allows() -> None:
+    """Errors with 256 equal directions: (K / 256) chi-square with 256 degrees, against that with K."""
+    assert stats.chi2.cdf(stats.chi2.ppf(0.9, 2048) * 256 / 2048, 256) == pytest.approx(0.684, abs=5e-4)

@@ -63,6 +63,17 @@ def test_neighbours_are_by_angle_best_first_and_never_the_picture_itself(
     assert knn.nearest(points, points, 1)[1][:, 0].tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 4])
+def test_nobody_of_a_group_is_a_neighbour_in_it(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knn, "_SIMILARITIES", 4 * at_once)
+    angles = torch.tensor([0.0, 0.1, 0.3, 0.7])
+    points, groups = torch.stack([angles.cos(), angles.sin()], 1), torch.tensor([5, 5, 2, 2])
+    _, indices = knn.nearest(points, points, 2, exclude_self=True, groups=groups)
+    assert indices.tolist() == [[2, 3], [2, 3], [1, 0], [1, 0]]
+    with pytest.raises(ProsminError, match="2 pictures can be neighbours"):
+        knn.nearest(points, points, 3, exclude_self=True, groups=groups)
+
+
 def test_a_class_without_a_vote_keeps_a_finite_likelihood() -> None:
     # Twenty equal neighbours for class 0: (20 + 1/4) / 21, and 1/84 for each of the others.
     got = knn.vote(torch.ones(1, 20), torch.zeros(1, 20, dtype=torch.long), classes=4)

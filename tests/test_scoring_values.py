@@ -1,6 +1,7 @@
 """Values and gradients of every rule: closed forms, slow references, gradcheck, an independent package."""
 
 import math
+from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -285,3 +286,13 @@ def test_small_dimensions_stay_exact_in_float32():
     score = gaussian_energy_score(mean, torch.ones(2), target, samples=1, antithetic=False, noise=noise, lam=0.9999)
     pair = 1e-4 * math.sqrt(2) * noise.double().norm().item()
     assert score.item() == pytest.approx(2 * 0.9999 * 2.0**-12 - pair, rel=1e-6)
+
+
+def test_a_sample_far_off_does_not_hide_the_others() -> None:
+    """In float32 the distances of the others vanish beside |z|^2 of the far one."""
+    samples = 0.05 * torch.randn(20, 64, generator=torch.Generator().manual_seed(0))
+    samples[0] += 1000
+    target = torch.zeros(64)
+    for score in (energy_score, partial(energy_score, beta=0.5), partial(kernel_score, bandwidth=1.0)):
+        exact = score(samples.double(), target.double()).item()
+        assert score(samples, target).item() == pytest.approx(exact, rel=1e-5)

@@ -1,5 +1,6 @@
 """Severity curves of encoders whose uncertainty is known; the crops."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -37,7 +38,7 @@ def pictures() -> Pictures:
 
 
 def test_curves_follow_what_the_uncertainty_is(tiny, pictures):
-    curves, left_out = severity_curves(encoder(tiny), pictures, seed=0)
+    curves, left_out, _ = severity_curves(encoder(tiny), pictures, seed=0)
     assert left_out == {}
     for kind, rising in (("crop", True), ("blur", True), ("noise", False)):
         curve = curves[kind]
@@ -50,26 +51,26 @@ def test_curves_follow_what_the_uncertainty_is(tiny, pictures):
             low <= mean <= high for low, mean, high in zip(curve["low"], curve["mean"], curve["high"], strict=True)
         )
     assert len({curve["mean"][0] for curve in curves.values()}) == 1  # severity 0 is the picture as it is
-    rough, _ = severity_curves(encoder(tiny, rough=True), pictures, seed=0)
+    rough, *_ = severity_curves(encoder(tiny, rough=True), pictures, seed=0)
     assert rough["noise"]["spearman"] > 0.95
     assert rough["blur"]["spearman"] < -0.95
 
 
 def test_an_uncertainty_that_never_moves_has_correlation_0(tiny, pictures, monkeypatch):
     monkeypatch.setattr(Encoder, "uncertainty", lambda self, images: torch.zeros(len(images)))
-    curves, _ = severity_curves(encoder(tiny), pictures, seed=0)
+    curves, *_ = severity_curves(encoder(tiny), pictures, seed=0)
     assert [curve["spearman"] for curve in curves.values()] == [0, 0, 0]
 
 
 def test_small_pictures_leave_blur_and_noise_out(tiny):
-    curves, left_out = severity_curves(encoder(tiny), coloured(6, side=20), seed=0)
+    curves, left_out, _ = severity_curves(encoder(tiny), coloured(6, side=20), seed=0)
     assert list(curves) == ["crop"]
     assert set(left_out) == {"blur", "noise"}
     assert "20 pixels" in left_out["blur"]
 
 
 def test_a_method_without_a_scale_has_curves_too(tiny, pictures):
-    curves, _ = severity_curves(encoder(tiny, scaled=False), pictures.subset(torch.arange(4)), seed=0)
+    curves, *_ = severity_curves(encoder(tiny, scaled=False), pictures.subset(torch.arange(4)), seed=0)
     assert set(curves) == {"crop", "blur", "noise"}
 
 
@@ -103,7 +104,7 @@ def test_nothing_is_cut_twice(tiny, monkeypatch):
     pictures = coloured(24, side=40)
     narrow = Encoder(Smoothness(), tiny(views__crop_share="0.8"))  # 32 of 40 pixels
     clean = narrow.uncertainty(pictures).double().mean().item()
-    curves, _ = severity_curves(narrow, pictures, seed=0)
+    curves, *_ = severity_curves(narrow, pictures, seed=0)
     assert curves["blur"]["mean"][0] == pytest.approx(clean, abs=1e-5)
     asked = []
 
@@ -115,3 +116,11 @@ def test_nothing_is_cut_twice(tiny, monkeypatch):
     severity_curves(narrow, pictures, seed=0)
     assert asked == [(1.0, 32)] * 16
     assert narrow.config.views.crop_share == 0.8
+
+
+def test_severities_are_those_that_leave_something_of_small_pictures(tiny, pictures):
+    found = severity_curves(encoder(tiny), pictures, seed=0)
+    assert found.parameters == "cifar-10-c"
+    assert found.curves["noise"]["strength"] == [0.0, 0.04, 0.06, 0.08, 0.09, 0.10]
+    larger = dataclasses.replace(tiny(), views=dataclasses.replace(tiny().views, global_size=96))
+    assert severity_curves(Encoder(Smoothness(), larger), coloured(4, side=96), seed=0).parameters == "imagenet-c"

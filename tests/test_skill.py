@@ -75,3 +75,18 @@ def test_scores_are_the_scoring_rule_s_and_come_in_any_portions(monkeypatch: pyt
     torch.testing.assert_close(whole, slow, rtol=0.01, atol=0)  # 8 samples in 256 dimensions, mirrored
     monkeypatch.setattr(skill, "_VALUES", 8 * 2 * SIZE * 7)  # seven pictures at a time
     torch.testing.assert_close(energy_scores(test, seed=0), whole)
+
+
+def test_scales_that_differ_by_coordinate_alone_are_no_skill_of_a_picture() -> None:
+    random = torch.Generator().manual_seed(2)
+    scale = torch.randn(SIZE, generator=random).mul(1.5).exp().expand(2, 800, SIZE)
+    mean, noise = (torch.randn(2, 800, SIZE, generator=random) for _ in range(2))
+    whole = Forecasts(mean, scale, mean + scale * noise)
+    test, known = (Forecasts(*(x[:, part] for x in whole)) for part in (slice(400), slice(400, 800)))
+    metrics, _ = judge_skill(test, known, seed=0)
+    assert metrics["energy_skill"] > 0.01
+    # Each of the 256 scales is known to 2.5 % from 800 errors, which costs their square.
+    assert metrics["energy_skill_coordinates"] == pytest.approx(0, abs=0.002)
+    # Where pictures differ, a scale of its own for each of them has the same skill against both.
+    metrics, _ = judge_skill(simulated([1.0, 3.0]), simulated([1.0, 3.0], seed=1), seed=0)
+    assert metrics["energy_skill_coordinates"] == pytest.approx(metrics["energy_skill"], abs=0.005)

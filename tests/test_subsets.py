@@ -80,3 +80,14 @@ def test_too_few_labels_are_named() -> None:
         balanced_subset(labels, 0.0, seed=0)
     with pytest.raises(ProsminError, match="of 9 there is none"):
         held_out_tenth(labels[:9], seed=0)
+
+
+def test_groups_are_dealt_whole() -> None:
+    labels = shuffled_labels([30] * 4)
+    groups = labels * 10 + torch.arange(len(labels)) % 7  # seven groups a class, of four or five pictures
+    fold = deal_folds(labels, 5, seed=0, groups=groups)
+    for group in groups.unique():
+        assert len(fold[groups == group].unique()) == 1
+    sizes = [len(groups[fold == i].unique()) for i in range(5)]
+    assert max(sizes) - min(sizes) <= 1
+    assert torch.equal(deal_folds(labels, 5, seed=0, groups=torch.arange(len(labels))), deal_folds(labels, 5, seed=0))

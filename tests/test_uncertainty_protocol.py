@@ -23,7 +23,10 @@ from prosmin.methods.output import Embedding
 from tiny_methods import tiny_method
 
 COVERAGE = {f"{kind}_{level}" for kind in ("coverage", "joint_coverage") for level in (50, 90, 95)}
-SKILL = {"energy_score", "energy_skill", "energy_skill_low", "energy_skill_high", "energy_skill_climatology"}
+COVERAGE |= {f"joint_coverage_{level}_reachable" for level in (50, 90, 95)}
+SKILL = {"energy_score", "energy_skill", "energy_skill_low", "energy_skill_high"} | {
+    f"energy_skill_{rival}" for rival in ("coordinates", "climatology")
+}
 ALWAYS = {"recall_at_1", "r_auroc", "aurc", "aurc_optimal", "aurc_random"} | {
     f"spearman_{what}" for what in ("sharpness", "feature_norm", "crop", "blur", "noise")
 }
@@ -54,7 +57,7 @@ def test_everything_is_measured_for_a_forecast_with_a_scale(result: Result) -> N
     assert result.settings["uncertainty"] == "mean log scale"
     assert result.settings["calibration"]["pictures"] == 40
     assert result.settings["calibration"]["reference"].startswith("8 pictures")
-    assert result.settings["severity"] == {"pictures": 40, "left_out": {}}
+    assert result.settings["severity"] == {"pictures": 40, "parameters": "cifar-10-c", "left_out": {}}
     assert set(result.curves) == {"risk_coverage", "coverage", "pit", "severity"}
     assert set(result.curves["severity"]) == {"crop", "blur", "noise"}
     rivals = {"uncertainty", "between_view_variance", "knn_distance", "low_sharpness", "low_feature_norm"}

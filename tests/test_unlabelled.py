@@ -133,7 +133,7 @@ class TestTenth:
 
     def test_train_is_the_rest(self, root):
         own = f"folder:{root}/mine"
-        sets = suite._load(named_sets(own, None, None, learned_from=own))
+        sets = suite._load(named_sets(own, None, None, learned_from=own), max_bad=0.01, own=True)
         train, test = (set(sets[part].keys) for part in ("train", "test"))
         assert (len(train), len(test), len(train | test)) == (30, 10, 40)
 

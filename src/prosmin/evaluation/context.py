@@ -16,6 +16,7 @@ from prosmin.errors import ProsminError
 from prosmin.evaluation.batches import set_batches
 from prosmin.evaluation.cache import FeatureCache, Tensors
 from prosmin.evaluation.classes import check_classes
+from prosmin.evaluation.groups import groups_of
 from prosmin.evaluation.held_out import held_out_mask
 from prosmin.evaluation.linear import LinearProbe, linear_probe
 from prosmin.evaluation.options import Options
@@ -101,6 +102,10 @@ class Context:
         if labels is None:
             raise ProsminError(f"{self.sets[name].spec} has no labels. Give labelled pictures with --data.")
         return labels
+
+    def groups(self, name: str) -> Tensor | None:
+        """The group of each picture of a set, (N,); None where every picture stands for itself."""
+        return groups_of(self.sets[name].keys, self.sets[name].spec)
 
     @property
     def unlabelled(self) -> str | None:

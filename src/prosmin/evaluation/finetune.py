@@ -18,6 +18,7 @@ from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError
 from prosmin.evaluation.answers import weigh
 from prosmin.evaluation.batches import batch_size, evaluation_batches, half_precision, training_batches
+from prosmin.evaluation.groups import groups_of
 from prosmin.evaluation.held_out import held_out_mask
 from prosmin.evaluation.subsets import deal_folds
 from prosmin.models.target import make_target
@@ -156,7 +157,7 @@ def _held_out(train: PictureSet, labels: Tensor, seed: int) -> list[Tensor]:
     """The pictures each choosing network does not see."""
     if len(labels) >= FEW:
         return [held_out_mask(labels, train.keys, train.spec, seed=seed)]
-    fold = deal_folds(labels, FOLDS, seed=seed)
+    fold = deal_folds(labels, FOLDS, seed=seed, groups=groups_of(train.keys, train.spec))
     return [fold == i for i in range(FOLDS)]
 
 

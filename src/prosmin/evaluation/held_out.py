@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from prosmin.data import photos
 from prosmin.data.pictures import Pictures
 from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError
+from prosmin.evaluation.groups import groups_of
 from prosmin.evaluation.knn import knn_probabilities
 from prosmin.evaluation.subsets import held_out_tenth
 
@@ -16,17 +15,8 @@ K = 20
 
 
 def held_out_mask(labels: Tensor, keys: Sequence[str], spec: str, *, seed: int = 0) -> Tensor:
-    """True for the held-out tenth, balanced over the classes: (N,) mask.
-
-    Patches of the embedded photographs overlap within a block of theirs, so there whole blocks are held out: a patch
-    whose half is in the bank would be found without any learning.
-    """
-    if spec.partition("@")[0] != "photos":
-        return held_out_tenth(labels, seed=seed)
-    blocks, block = _number(photos.block_names(keys))
-    block_labels = torch.empty(blocks, dtype=labels.dtype, device=labels.device)
-    block_labels[block] = labels
-    return held_out_tenth(block_labels, seed=seed)[block]
+    """True for the held-out tenth, balanced over the classes and of whole groups: (N,) mask."""
+    return held_out_tenth(labels, seed=seed, groups=groups_of(keys, spec))
 
 
 def held_out_knn(encoder: Encoder, pictures: Pictures, *, seed: int = 0) -> dict[str, float]:
@@ -44,9 +34,3 @@ def knn_top1(features: Tensor, labels: Tensor, held: Tensor) -> float:
     bank, classes = features[~held], int(labels.max()) + 1
     votes = knn_probabilities(bank, labels[~held], features[held], classes=classes, k=min(K, len(bank)))
     return float((votes.argmax(1) == labels[held]).double().mean())
-
-
-def _number(names: list[str]) -> tuple[int, Tensor]:
-    """How many different names there are, and the number of each."""
-    numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    return len(numbers), torch.tensor([numbers[name] for name in names])

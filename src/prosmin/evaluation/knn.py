@@ -9,12 +9,18 @@ from prosmin.errors import ProsminError
 _SIMILARITIES = 2**25  # held at once: 128 MiB in float32, whatever the size of the bank
 
 
-def nearest(bank: Tensor, queries: Tensor, k: int, *, exclude_self: bool = False) -> tuple[Tensor, Tensor]:
+def nearest(
+    bank: Tensor, queries: Tensor, k: int, *, exclude_self: bool = False, groups: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The k most similar rows of the bank, best first: (M, D), (N, D) -> cosines (N, k), indices (N, k).
 
-    With `exclude_self` the queries are the bank, row by row, and no row is its own neighbour.
+    With `exclude_self` the queries are the bank, row by row, and no row is its own neighbour; with `groups` (M,), the
+    number of each row's group, none of its group is.
     """
-    _check(bank, queries, k, exclude_self=exclude_self)
+    if groups is None and exclude_self:
+        groups = torch.arange(len(bank))
+    groups = None if groups is None else groups.to(bank.device)
+    _check(bank, queries, k, groups)
     bank = F.normalize(bank.float(), dim=1)
     rows = max(1, _SIMILARITIES // len(bank))
     similarities = bank.new_empty(len(queries), k)
@@ -22,9 +28,8 @@ def nearest(bank: Tensor, queries: Tensor, k: int, *, exclude_self: bool = False
     for first in range(0, len(queries), rows):
         part = F.normalize(queries[first : first + rows].to(bank), dim=1)
         similarity = part @ bank.T  # (rows, M)
-        if exclude_self:
-            own = torch.arange(len(part), device=bank.device)
-            similarity[own, first + own] = -torch.inf
+        if groups is not None:
+            similarity[groups[first : first + rows, None] == groups] = -torch.inf
         best = similarity.topk(k, dim=1)
         similarities[first : first + rows], indices[first : first + rows] = best
     return similarities, indices
@@ -65,16 +70,16 @@ def knn_probabilities(
     return vote(similarities, bank_labels.to(bank.device)[indices], classes=classes, temperature=temperature)
 
 
-def _check(bank: Tensor, queries: Tensor, k: int, *, exclude_self: bool) -> None:
+def _check(bank: Tensor, queries: Tensor, k: int, groups: Tensor | None) -> None:
     if bank.ndim != 2 or queries.ndim != 2 or bank.shape[1] != queries.shape[1]:
         raise ProsminError(
             f"The features have shapes {tuple(bank.shape)} and {tuple(queries.shape)}; allowed: (M, D) and (N, D)."
         )
-    if exclude_self and bank.shape != queries.shape:
+    if groups is not None and bank.shape != queries.shape:
         raise ProsminError(
             f"A search among {len(bank)} pictures for themselves got {len(queries)} queries; give the same."
         )
-    available = len(bank) - exclude_self
+    available = len(bank) - (0 if groups is None else int(torch.unique(groups, return_counts=True)[1].max()))
     if not 1 <= k <= available:
         raise ProsminError(f"k is {k}, but {available} pictures can be neighbours; allowed: 1 to {available}.")
     for features in (bank, queries):

@@ -15,7 +15,7 @@ from prosmin.evaluation.calibration import fit_temperature, temperature_scale
 from prosmin.evaluation.logistic import Problem, Solution, prepare, solve
 from prosmin.evaluation.subsets import deal_folds, held_out_tenth
 
-L2_GRID = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+L2_GRID = (1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 """Strengths tried, in  mean cross-entropy + l2 / 2 * |weight|^2;  scikit-learn's C is 1 / (l2 * N)."""
 
 
@@ -51,17 +51,18 @@ def linear_probe(
     seed: int,
     l2_grid: Sequence[float] = L2_GRID,
     folds: int | None = None,
+    groups: Tensor | None = None,
     held_out: Tensor | None = None,
 ) -> LinearProbe:
     """Fit a probe on features (N, D) and labels (N,) from 0 to classes - 1.
 
     l2 and temperature are those of least NLL on the held-out tenth, `held_out` (N,) where pictures that overlap must
     stay together. Where a tenth is a handful of labels (low-shot), `folds` = 5 instead predicts every label with the
-    model of the other four folds.
+    model of the other four folds; `groups` (N,) are not torn apart by them.
     """
     labels = train_labels.to(train_features.device)
     _check(train_features, labels, classes)
-    masks = _held_out_masks(labels, folds, seed) if held_out is None else [held_out.to(labels.device)]
+    masks = _held_out_masks(labels, folds, seed, groups) if held_out is None else [held_out.to(labels.device)]
     problem = prepare(train_features, labels, classes=classes)
     path, logits = _choose_l2(problem, torch.stack(masks), l2_grid=l2_grid)
     l2 = min(path, key=path.__getitem__)
@@ -97,12 +98,12 @@ def _choose_l2(problem: Problem, masks: Tensor, *, l2_grid: Sequence[float]) -> 
     return path, best
 
 
-def _held_out_masks(labels: Tensor, folds: int | None, seed: int) -> list[Tensor]:
+def _held_out_masks(labels: Tensor, folds: int | None, seed: int, groups: Tensor | None) -> list[Tensor]:
     """The pictures each choosing model does not see: the tenth, or one fold after the other."""
     if folds is None:
-        masks = [held_out_tenth(labels, seed=seed)]
+        masks = [held_out_tenth(labels, seed=seed, groups=groups)]
     else:
-        fold = deal_folds(labels, folds, seed=seed)
+        fold = deal_folds(labels, folds, seed=seed, groups=groups)
         masks = [fold == i for i in range(folds)]
     if any(not bool(mask.any()) for mask in masks):
         raise ProsminError(

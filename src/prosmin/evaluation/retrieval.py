@@ -10,12 +10,13 @@ from prosmin.evaluation.knn import nearest
 from prosmin.evaluation.ranking import auroc
 
 
-def right_neighbours(features: Tensor, labels: Tensor) -> Tensor:
+def right_neighbours(features: Tensor, labels: Tensor, groups: Tensor | None = None) -> Tensor:
     """Whether the nearest other picture, by cosine, has the picture's class: (N, D), (N,) -> (N,).
 
-    Their share is R@1 of the URL benchmark (Kirchhof et al., 2023), `r_auroc` is its R-AUROC.
+    With `groups` (N,), numbers of pictures that overlap, it is the nearest of another group. Their share is R@1 of the
+    URL benchmark (Kirchhof et al., 2023), `r_auroc` is its R-AUROC.
     """
-    _, indices = nearest(features, features, 1, exclude_self=True)
+    _, indices = nearest(features, features, 1, exclude_self=True, groups=groups)
     labels = labels.to(features.device)
     return labels[indices[:, 0]] == labels
 

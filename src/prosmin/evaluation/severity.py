@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from prosmin.data.boxes import BOX_NUMBERS, random_boxes
 from prosmin.data.corruptions.framing import framed
 from prosmin.data.corruptions.generate import corrupt
 from prosmin.data.corruptions.names import SEVERITIES
-from prosmin.data.corruptions.parameters import IMAGENET_C
+from prosmin.data.corruptions.parameters import AUTO, PARAMETERS, parameters_for
 from prosmin.data.pictures import Pictures
 from prosmin.data.resize import resized_crop
 from prosmin.encoder import Encoder
@@ -21,35 +21,47 @@ from prosmin.errors import ProsminError
 from prosmin.evaluation.correlation import spearman
 
 AREAS = (0.8, 0.6, 0.4, 0.2, 0.1)  # share of the picture that a crop of severity 1 to 5 keeps
-STRENGTHS: dict[str, tuple[float, ...]] = {
-    "crop": (1.0, *AREAS),
-    "blur": (0.0, *IMAGENET_C["gaussian_blur"]),
-    "noise": (0.0, *IMAGENET_C["gaussian_noise"]),
-}
-"""What a severity from 0, the picture as it is, to 5 means: share of the area kept, sigma in pixels, deviation."""
 _CORRUPTIONS = {"blur": "gaussian_blur", "noise": "gaussian_noise"}
 _BATCH = 256
 
 
-def severity_curves(encoder: Encoder, pictures: Pictures, *, seed: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """The uncertainty by kind and severity from 0 to 5, and why a kind was left out.
+class Worsened(NamedTuple):
+    """Curves by kind, why a kind was left out, and the table of corruptions that says how strong a severity is."""
 
-    mean, and the quartiles low and high, over the pictures; spearman: the rank correlation of a picture's uncertainty
-    with the severity, its mean over the pictures.
+    curves: dict[str, Any]
+    left_out: dict[str, str]
+    parameters: str
+
+
+def severity_curves(encoder: Encoder, pictures: Pictures, *, seed: int) -> Worsened:
+    """The uncertainty by kind and severity, from 0, the picture as it is, to 5.
+
+    strength: share of the area kept, sigma in pixels, deviation; mean, and the quartiles low and high, over the
+    pictures; spearman: the rank correlation of a picture's uncertainty with the severity, its mean over the pictures.
     """
     whole = seeing_all(encoder)
     seen = framed(pictures, encoder.config.views)
+    parameters = parameters_for(AUTO, int(seen.sizes.max()))
+    strengths = {"crop": (1.0, *AREAS)}
+    strengths |= {kind: (0.0, *PARAMETERS[parameters][name]) for kind, name in _CORRUPTIONS.items()}
+
+    def worsened(kind: str, severity: int) -> Pictures:
+        if kind == "crop":  # of all of a picture, as in training
+            return crops(pictures, AREAS[severity - 1], encoder.config.views, seed=seed)
+        name = _CORRUPTIONS[kind]
+        return corrupt(seen, name, severity, seed=seed, parameters=parameters, device=encoder.device)
+
     clean = whole.uncertainty(seen)
     curves: dict[str, Any] = {}
     left_out: dict[str, str] = {}
-    for kind in STRENGTHS:
+    for kind, strength in strengths.items():
         try:
-            worse = [whole.uncertainty(_worse(kind, s, pictures, seen, encoder, seed=seed)) for s in SEVERITIES]
+            worse = [whole.uncertainty(worsened(kind, severity)) for severity in SEVERITIES]
         except ProsminError as error:  # pictures too small for a corruption to be defined
             left_out[kind] = str(error)
             continue
-        curves[kind] = {"strength": list(STRENGTHS[kind]), **_curve(torch.stack([clean, *worse], dim=1))}
-    return curves, left_out
+        curves[kind] = {"strength": list(strength), **_curve(torch.stack([clean, *worse], dim=1))}
+    return Worsened(curves, left_out, parameters)
 
 
 def seeing_all(encoder: Encoder) -> Encoder:
@@ -74,13 +86,6 @@ def crops(pictures: Pictures, area: float, views: ViewsConfig, *, seed: int) -> 
         view = resized_crop(pictures.images[places], box, views.global_size, interpolation=views.interpolation)
         images[places] = view.mul_(255.0).round_().to(torch.uint8)
     return dataclasses.replace(pictures, images=images, sizes=torch.full_like(pictures.sizes, views.global_size))
-
-
-def _worse(kind: str, severity: int, pictures: Pictures, seen: Pictures, encoder: Encoder, *, seed: int) -> Pictures:
-    """The pictures at a severity; crops are cut from all of a picture, as in training."""
-    if kind == "crop":
-        return crops(pictures, AREAS[severity - 1], encoder.config.views, seed=seed)
-    return corrupt(seen, _CORRUPTIONS[kind], severity, seed=seed, device=encoder.device)
 
 
 def _curve(uncertainty: Tensor) -> dict[str, Any]:

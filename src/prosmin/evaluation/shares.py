@@ -49,7 +49,7 @@ def _drawn(context: Context) -> tuple[list[Share], dict[str, str]]:
             draws = range(context.seed, context.seed + context.options.draws)
             subsets = tuple(balanced_subset(labels, share, seed=seed) for seed in draws)
             for subset in subsets:
-                _check_folds(labels[subset], context.seed)
+                _check_folds(context, subset)
             shares.append(Share(name=_name(share), subsets=subsets))
         except ProsminError as error:
             left_out[_name(share)] = str(error)
@@ -70,7 +70,7 @@ def _published(context: Context, files: Sequence[str]) -> tuple[list[Share], dic
                 f"{file} names pictures of {classes} of the {context.classes} classes of {train.spec}; "
                 "allowed: at least one picture a class."
             )
-        _check_folds(labels[subset], context.seed)
+        _check_folds(context, subset)
         found.setdefault(_name(len(subset) / len(train)), []).append(subset)
     return [Share(name=name, subsets=tuple(subsets)) for name, subsets in found.items()], {}
 
@@ -98,9 +98,12 @@ def read_list(file: Path, pictures: PictureSet) -> Tensor:
     return torch.tensor(sorted({i for i in known.values() if i is not None}))
 
 
-def _check_folds(labels: Tensor, seed: int) -> None:
+def _check_folds(context: Context, subset: Tensor) -> None:
     """Whether the subset leaves labels to choose on: every fold needs some, from classes with two or more."""
-    folds = deal_folds(labels, FOLDS, seed=seed) if len(labels) >= FOLDS else torch.empty(0)
+    labels, groups = context.labels("train")[subset], context.groups("train")
+    groups = torch.arange(len(labels)) if groups is None else groups[subset]
+    enough = len(torch.unique(groups)) >= FOLDS
+    folds = deal_folds(labels, FOLDS, seed=context.seed, groups=groups) if enough else torch.empty(0)
     if len(torch.unique(folds[folds >= 0])) < FOLDS:
         raise ProsminError(
             f"{len(labels)} labels of {len(torch.unique(labels))} classes leave none to make choices on; "

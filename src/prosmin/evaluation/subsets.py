@@ -7,12 +7,18 @@ from prosmin.errors import ProsminError
 from prosmin.randomness import generator
 
 
-def deal_folds(labels: Tensor, count: int, *, seed: int) -> Tensor:
+def deal_folds(labels: Tensor, count: int, *, seed: int, groups: Tensor | None = None) -> Tensor:
     """A fold number from 0 to count - 1 for each picture, every class dealt out evenly: (N,) -> (N,).
 
     The pictures, grouped by class and shuffled within, are dealt one after another: fold sizes differ by at
     most one, in total and within a class. A class with one picture keeps it in training: its fold is -1.
+    With `groups` (N,), numbers of pictures of one class that stay together, the groups are dealt in that way.
     """
+    if groups is not None:
+        numbers, group = torch.unique(groups.to(labels.device), return_inverse=True)
+        group_labels = labels.new_empty(len(numbers))
+        group_labels[group] = labels
+        return deal_folds(group_labels, count, seed=seed)[group]
     if not 2 <= count <= len(labels):
         raise ProsminError(f"{len(labels)} labels cannot be dealt into {count} folds; allowed: 2 to {len(labels)}.")
     order, _, size = _shuffled_by_class(labels, seed, "folds")
@@ -22,14 +28,14 @@ def deal_folds(labels: Tensor, count: int, *, seed: int) -> Tensor:
     return fold.to(labels.device)
 
 
-def held_out_tenth(labels: Tensor, *, seed: int) -> Tensor:
+def held_out_tenth(labels: Tensor, *, seed: int, groups: Tensor | None = None) -> Tensor:
     """True for the tenth of the pictures, fixed by the seed, on which choices are made: (N,) -> (N,) mask."""
     if len(labels) < 10:
         raise ProsminError(
             f"Choices are made on a tenth of the training pictures; of {len(labels)} there is none. "
             "Allowed: 10 or more, better some hundreds."
         )
-    return deal_folds(labels, 10, seed=seed) == 0
+    return deal_folds(labels, 10, seed=seed, groups=groups) == 0
 
 
 def balanced_subset(labels: Tensor, share: float, *, seed: int) -> Tensor:

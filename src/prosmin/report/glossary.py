@@ -81,10 +81,15 @@ METRICS = {
     "clean_ece": Metric("calibration error on clean pictures", "lower"),
     **{f"coverage_{p}": Metric(f"coordinates within intervals of {p} %", "", True) for p in (50, 90, 95)},
     **{f"joint_coverage_{p}": Metric(f"observations within ellipsoids of {p} %", "", True) for p in (50, 90, 95)},
+    **{
+        f"joint_coverage_{p}_reachable": Metric(f"observations that ellipsoids of {p} % could reach", "", True)
+        for p in (50, 90, 95)
+    },
     "squared_error_ratio": Metric("squared error over squared scale, 1 where the spread is right"),
     "pit_distance": Metric("distance of the PIT from uniform", "lower"),
     "energy_score": Metric("energy score of the forecasts"),
     "energy_skill": Metric("energy-score skill against one constant scale", "higher"),
+    "energy_skill_coordinates": Metric("energy-score skill against a constant scale for each coordinate", "higher"),
     "energy_skill_climatology": Metric("energy-score skill against not looking at the picture", "higher"),
     "spearman_crop": Metric("rank correlation with smaller crops", "higher"),
     "spearman_blur": Metric("rank correlation with blur", "higher"),

@@ -40,7 +40,7 @@ def energy_score(
     check_beta(beta)
     check_lam(lam)
     check_ensemble(samples, target, validate=validate)
-    score = _ensemble_score(samples, target, partial(power_distance, beta=beta), lam=lam)
+    score = _ensemble_score(samples, target, partial(power_distance, beta=beta), lam=lam, exact=validate)
     return score.abs() if absolute else score
 
 
@@ -61,7 +61,7 @@ def kernel_score(
     check_lam(lam)
     check_ensemble(samples, target, validate=validate)
     bandwidth = resolve_bandwidth(bandwidth, target, validate=validate)
-    return _ensemble_score(samples, target, partial(kernel_distance, bandwidth=bandwidth), lam=lam)
+    return _ensemble_score(samples, target, partial(kernel_distance, bandwidth=bandwidth), lam=lam, exact=validate)
 
 
 def resolve_bandwidth(bandwidth: float | Tensor | None, target: Tensor, *, validate: bool) -> float | Tensor:
@@ -79,8 +79,9 @@ def resolve_bandwidth(bandwidth: float | Tensor | None, target: Tensor, *, valid
     return median_bandwidth(target)
 
 
-def _ensemble_score(samples: Tensor, target: Tensor, distance: Distance, *, lam: float) -> Tensor:
-    dtype = product_dtype(samples, target)
+def _ensemble_score(samples: Tensor, target: Tensor, distance: Distance, *, lam: float, exact: bool) -> Tensor:
+    """With `exact` in float64: beside a sample that is far off the distances of the others vanish in float32."""
+    dtype = torch.float64 if exact else product_dtype(samples, target)
     with outside_autocast(samples):
         points = samples.to(dtype).movedim(0, -2)  # (..., r, d)
         score = ustatistic(points, target.to(dtype)[..., None, :], distance=distance, lam=lam)[..., 0]

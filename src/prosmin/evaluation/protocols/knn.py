@@ -17,7 +17,12 @@ def run(context: Context) -> Result:
     return Result(
         metrics=scored[trained],
         baselines={subject: scored[subject] for subject in baselines},
-        settings={"k": K, "wide_k": WIDE_K, "temperature": TEMPERATURE, "similarity": "cosine"},
+        settings={
+            "k": K,
+            "wide_k": min(WIDE_K, len(context.sets["train"])),
+            "temperature": TEMPERATURE,
+            "similarity": "cosine",
+        },
     )
 
 

@@ -35,12 +35,14 @@ def run(context: Context) -> Result:
 
 def _score(context: Context, subject: str, subset: Tensor) -> tuple[dict[str, float], float]:
     """The metrics of one draw, and its strength."""
+    groups = context.groups("train")
     probe = linear_probe(
         place(context.features("train", subject)[subset], context.encoder.device),
         context.labels("train")[subset],
         classes=context.classes,
         seed=context.seed,
         folds=FOLDS,
+        groups=None if groups is None else groups[subset],
     )
     logits = probe.logits(context.features("test", subject))
     row = judge(logits, context.labels("test"), temperature=probe.temperature, seed=context.seed)

@@ -80,7 +80,7 @@ def _answers(
 ) -> tuple[dict[str, float], dict[str, dict[str, float]], dict[str, Any], Tensor]:
     """Metrics of the uncertainty, the same of its rivals, the risk-coverage curve, and which answers are right."""
     features, labels = context.placed("test"), context.labels("test")
-    right = right_neighbours(features, labels).cpu()
+    right = right_neighbours(features, labels, context.groups("test")).cpu()
     _, neighbours = nearest(context.placed("train"), features, 1)
     correct = context.labels("train")[neighbours[:, 0].cpu()] == labels
     risks: dict[str, dict[str, Any]] = {name: risk_coverage(correct, values) for name, values in rivals.items()}
@@ -118,6 +118,7 @@ def _severity(context: Context, *, scaled: bool) -> Part:
     # Without a scale every picture takes the passes of its views, beside the one that finds that there is none.
     count = WORSENED if scaled else WORSENED // (UNCERTAINTY_VIEWS + 1)
     pictures = sample(context.sets["test"], count, seed=context.seed, purpose="severity")
-    curves, left_out = severity_curves(context.encoder, pictures, seed=context.seed)
-    metrics = {f"spearman_{kind}": curve["spearman"] for kind, curve in curves.items()}
-    return metrics, {"severity": {"pictures": len(pictures), "left_out": left_out}}, {"severity": curves}
+    found = severity_curves(context.encoder, pictures, seed=context.seed)
+    metrics = {f"spearman_{kind}": curve["spearman"] for kind, curve in found.curves.items()}
+    settings = {"pictures": len(pictures), "parameters": found.parameters, "left_out": found.left_out}
+    return metrics, {"severity": settings}, {"severity": found.curves}
