@@ -118,6 +118,9 @@ def _beginning(page: Page, runs: Runs, folder: Path) -> None:
     page.add(
         "| stage | runs | with a file | seeds | lacking |", "|---|---|---|---|---|", *(_stage(s, runs) for s in STAGES)
     )
+    reasons = [f"`{name}` will not be run: {why}." for name, why in words.NEVER.items() if name not in runs]
+    if reasons:
+        page.add(*reasons)
     devices = Counter(hardware(run) for seeds in runs.values() for run in seeds)
     page.add(
         f"{count} files. Hardware: {'; '.join(f'{name} ({n})' for name, n in sorted(devices.items())) or 'none yet'}."

@@ -123,3 +123,11 @@ FILES = """\
 A file `NAME-sSEED.json` holds one run: its whole configuration, health, every metric, hardware and command. The
 hash is of all that determines the result, the seed too. DIR is the folder of the data, RUNS that of the run
 folders."""
+
+NEVER = {
+    "cifar10-resnet18-deterministic-100-first": (
+        "code and recipe of that time are gone, and in short runs with them it shrank as ProSMIN did (`start-det` and "
+        "`fixbdet` in `tuning-cifar10-h200.jsonl`)"
+    )
+}
+"""Runs that will not be made, and why."""

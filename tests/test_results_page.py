@@ -25,6 +25,7 @@ import results_page  # noqa: E402
 import results_runs  # noqa: E402
 import results_table  # noqa: E402
 import results_verdicts as verdicts  # noqa: E402
+import results_words  # noqa: E402
 
 RESNET = "cifar10-resnet18"
 FORECAST_ENDS = {"": 0.0, "_low": -0.01, "_high": 0.015}
@@ -175,6 +176,12 @@ def test_cells_hold_means_intervals_and_ranks(page):
     assert dino["training, s"] == "321"
     assert "training, s" not in part.partition("ProSMIN's rank")[2]
     assert dino["ECE, severity 5"] == "**0.0500 (1)**"
+
+
+def test_what_will_never_be_run_is_a_planned_run_without_a_file():
+    names = {run.name for stage in evidence.STAGES.values() for run in stage}
+    assert set(results_words.NEVER) <= names
+    assert not [path.name for name in results_words.NEVER for path in evidence.RESULTS.glob(f"{name}-s*.json")]
 
 
 def test_what_is_missing_says_so(page):
