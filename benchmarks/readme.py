@@ -65,10 +65,15 @@ def recipes() -> list[str]:
 def methods() -> list[str]:
     """Each method's runs on CIFAR-10, those with what tuning kept where there are some."""
     lines = _head(
-        "network", "method", "recipe", "seeds", *(heading for heading, *_ in COMPARED), "R-AUROC by distance %"
+        "network",
+        "method",
+        "recipe",
+        "number of seeds",
+        *(heading for heading, *_ in COMPARED),
+        "R-AUROC by distance %",
     )
     for recipe, network in BACKBONES.items():
-        for method, title in {**TITLES, TWIN: "ProSMIN, scale forced to 0"}.items():
+        for method, title in {**TITLES, TWIN: "ProSMIN's deterministic twin"}.items():
             for suffix, state in (("", "tuned"), ("-first", "before tuning")):
                 files = sorted(RESULTS.glob(f"{recipe}-{method}-{EPOCHS}{suffix}-s[0-9]*.json"))
                 if files:

@@ -64,7 +64,7 @@ def along(values: dict[str, str], runs: Runs, *, title: str) -> list[str]:
 
 
 def _table(title: str, columns: tuple[Metric, ...], found: Runs) -> list[str]:
-    lines = head(title, "seeds", *(metric.title for metric in columns))
+    lines = head(title, "seed numbers", *(metric.title for metric in columns))
     for name, seeds in found.items():
         lines.append(row(name, seed_list(seeds), *(cell(metric, seeds) for metric in columns)))
     return lines

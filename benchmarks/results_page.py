@@ -137,10 +137,10 @@ def _in_short(page: Page, runs: Runs) -> None:
     holds = "; ".join(f"{title}: {in_short(seeds)}" for title, seeds in final(runs) if seeds[0].has_forecast)
     page.add("## In short")
     page.add(
-        f"- The probabilistic part helps the representation, by kNN: {by_knn}.",
-        f"- It helps to foretell errors, R-AUROC of the scale against the twin's distance: {by_errors}.",
-        f"- What its forecast promises and holds: {holds or 'not run'}.",
-        f"- It cannot collapse: {collapse_word(runs)}.",
+        f"- Does the probabilistic part make better features (kNN)? {by_knn}.",
+        f"- Does it foretell errors better (R-AUROC of the scale against its twin's distance)? {by_errors}.",
+        f"- Does its forecast hold what it promises? {holds or 'not run'}.",
+        f'- "It cannot collapse": {collapse_word(runs)}.',
     )
 
 
@@ -160,7 +160,7 @@ def _reading(page: Page, runs: Runs) -> None:
 
 
 def _methods(page: Page, runs: Runs) -> None:
-    for table in TABLES:
+    for table in sorted(TABLES, key=lambda table: not any(name in runs for name in planned(table.stage))):
         page.add(f"## {table.title}")
         if any(run.is_earlier_code for name in planned(table.stage) for run in runs.get(name, [])):
             page.add(words.FIRST)

@@ -4,9 +4,11 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 
+import results_words as words
 from prosmin.data.corruptions.parameters import parameters_of
 from results_baselines import baseline_rows, baselines
 from results_cells import NOT_MEASURED, NOT_RUN, cell, code, head, row, seed_list
+from results_collapse import has_collapsed
 from results_numbers import (
     BLOCKS,
     ECE,
@@ -48,7 +50,7 @@ def methods(table: Table, recipe: str, runs: Runs) -> list[str]:
     for title, columns in BLOCKS.items():
         if title == TARGET and not any(_numbers(column, names, alike) for column in columns.values()):
             continue
-        lines += [f"**{title}**", "", *head("method", "seeds", *columns)]
+        lines += [f"**{title}**", "", *head("method", "seed numbers", *columns)]
         cells = {heading: _column(column, names, runs, alike) for heading, column in columns.items()}
         for method, name in names.items():
             lines.append(
@@ -59,7 +61,9 @@ def methods(table: Table, recipe: str, runs: Runs) -> list[str]:
             ranks = rank(_numbers(column, names, alike))
             if len(ranks) > 1 and "prosmin" in ranks:
                 places[heading] = ranks["prosmin"]
-    return [*lines, *_severities(names.values(), runs), *_standing(places), *_unplanned(names)]
+    fallen = [METHODS[method] for method, name in names.items() if any(map(has_collapsed, runs.get(name, [])))]
+    note = [words.FALLEN.format(" and ".join(fallen)), ""] if fallen else []
+    return [*note, *lines, *_severities(names.values(), runs), *_standing(places), *_unplanned(names)]
 
 
 def comparable(names: Iterable[str], runs: Runs) -> Runs:
@@ -124,7 +128,7 @@ def scores(runs: Runs) -> list[str]:
     names = list(dict.fromkeys(name for *_, seeds in rows for name in score_names(seeds)))
     if not names:
         return ["Not run yet."]
-    lines = head("run", "method", "seeds", *(f"`{name}`" for name in names))
+    lines = head("run", "method", "seed numbers", *(f"`{name}`" for name in names))
     for table, recipe, method, seeds in rows:
         cells = [_both(seeds, name) for name in names]
         run = f"{BACKBONES[recipe].split(' (')[0]}, {table.title.split(':')[0].lower()}"
@@ -135,7 +139,7 @@ def scores(runs: Runs) -> list[str]:
 def axis(values: dict[str, str], runs: Runs, *, title: str) -> list[str]:
     """One field's values: value -> name of its run."""
     columns = (KNN, LINEAR, NLL, TARGET_STD, SCALE, RANK)
-    lines = head(title, "seeds", *(metric.title for metric in columns), "health")
+    lines = head(title, "seed numbers", *(metric.title for metric in columns), "health")
     for value, name in values.items():
         seeds = runs.get(name, [])
         cells = [cell(metric, seeds) for metric in columns]
@@ -146,7 +150,7 @@ def axis(values: dict[str, str], runs: Runs, *, title: str) -> list[str]:
 def variants(names: Iterable[str], reference: str, runs: Runs) -> list[str]:
     """Runs that differ from the reference in a field or two, which the files themselves name."""
     columns = (KNN, LINEAR, NLL, ECE, TARGET_STD, RANK)
-    lines = head("run", "differs in", "seeds", *(metric.title for metric in columns), "health")
+    lines = head("run", "differs in", "seed numbers", *(metric.title for metric in columns), "health")
     for name in (reference, *names):
         seeds = runs.get(name, [])
         cells = [cell(metric, seeds) for metric in columns]
@@ -168,12 +172,12 @@ def health(seeds: Seeds) -> str:
 def others(names: list[str], runs: Runs) -> list[str]:
     """Runs that no table above plans."""
     columns = (KNN, LINEAR, NLL, ECE)
-    lines = head("run", "seeds", *(metric.title for metric in columns), "health")
+    lines = head("run", "seed numbers", *(metric.title for metric in columns), "health")
     for name in names:
         cells = [cell(metric, runs[name]) for metric in columns]
         lines.append(row(f"`{name}`", seed_list(runs[name]), *cells, health(runs[name])))
     lines += ["", "**What foretells a wrong neighbour, R-AUROC %**", ""]
-    lines += head("run", "seeds", *(metric.title for metric in FORETELLING))
+    lines += head("run", "seed numbers", *(metric.title for metric in FORETELLING))
     for name in names:
         lines.append(row(f"`{name}`", seed_list(runs[name]), *(cell(metric, runs[name]) for metric in FORETELLING)))
     return lines

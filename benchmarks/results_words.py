@@ -38,6 +38,11 @@ FIRST = """\
 "Before tuning" is true of the other methods; ProSMIN's recipe here had been through a first tuning, with earlier code:
 its forecast was not yet in units of the target's spread, and there was no identification term to turn on."""
 
+FALLEN = (
+    "**{} collapsed here.** A first rank of such a run in NLL or calibration under corruptions shows that an encoder "
+    "which knows little is rarely overconfident."
+)
+
 READING = f"""\
 - `84.3 ± 0.4`: mean and standard deviation over the seeds that the row names.
 - `84.3 [83.6, 85.0]`: one seed. The bracket is a 95 % interval of the sampling of the test pictures only: another

@@ -242,7 +242,7 @@ class TestProtocol:
     def test_a_part_of_a_large_set_names_the_rest(self, measured, monkeypatch):
         context, _ = measured
         monkeypatch.setattr(pictures, "SHOWN", 30)
-        monkeypatch.setattr(pictures, "GALLERY", 3)
+        monkeypatch.setattr(pictures, "PICTURES", 3)
         album = read_album(as_run(pictures.run(context)))
         test = context.sets["test"]
         assert len(album.key) > album.shown

@@ -159,7 +159,7 @@ BEFORE = "### ResNet-18, 100 epochs (before tuning)"
 def test_cells_hold_means_intervals_and_ranks(page):
     part = section(page, BEFORE)
     ours, twin, dino = (cells(part, row) for row in ("ProSMIN", "deterministic twin", "DINO"))
-    assert ours["seeds"] == "0, 1, 2"
+    assert ours["seed numbers"] == "0, 1, 2"
     assert ours["kNN top-1 %"] == "**82.0 ± 2.0 (1)**"
     assert twin["kNN top-1 %"] == "77.1 ± 2.1 (3)"
     assert dino["kNN top-1 %"] == "79.0 [78.2, 79.8] (2)"  # Wilson: 0.790 ± 0.008 of 10,000
@@ -221,7 +221,7 @@ def test_the_scale_is_held_against_what_the_twin_has_too(tmp_path):
     claim = section(page, "## Claim: the probabilistic part helps")
     assert any(cell.startswith("+5.0 [") for cell in cells(claim, "R-AUROC %, the twin's by distance").values())
     assert not cells(claim, "R-AUROC %")  # counted once, by the harder question
-    assert "the twin's distance: ResNet-18, 100 epochs, tuned: helps" in section(page, "## In short")
+    assert "its twin's distance)? ResNet-18, 100 epochs, tuned: helps" in section(page, "## In short")
 
 
 def test_every_order_stands_beside_the_uncertainty(page):
@@ -291,7 +291,7 @@ def test_the_final_run_says_in_short_whether_its_forecast_holds(tmp_path):
 def test_what_needs_no_training_has_rows_without_ranks(page):
     part = section(page, BEFORE)
     pixels, untrained = cells(part, "raw pixels"), cells(part, "untrained")
-    assert pixels["seeds"] == "0, 1, 2"
+    assert pixels["seed numbers"] == "0, 1, 2"
     assert (pixels["kNN top-1 %"], pixels["linear NLL"]) == ("20.0", "2.000")
     assert (untrained["kNN top-1 %"], untrained["kNN top-1 %, k = 200"]) == ("30.0", "not measured")
     assert not {"mean corruption NLL", "R@1 %", "peak lr", "near, best score"} & set(pixels)
@@ -472,7 +472,7 @@ def test_without_a_pair_the_claim_is_not_run(tmp_path):
     save(tmp_path, document(f"{RESNET}-prosmin-100", 0), document(f"{RESNET}-deterministic-100", 1))
     page = text(tmp_path)
     assert "**Verdict: not run.**" in section(page, "## Claim: the probabilistic part helps")
-    assert "- The probabilistic part helps the representation, by kNN: not run." in page
+    assert "- Does the probabilistic part make better features (kNN)? not run." in page
 
 
 LAM = f"{RESNET}-lam-{{}}"

@@ -129,7 +129,7 @@ def _field_help() -> str:
     common = [row for row in next(iter(fields.values())) if all(row in rows for rows in fields.values())]
     heading = (
         "any field of the configuration, as --group.field VALUE. A recipe, demo unless another is named, has values\n"
-        "of its own, which come before these defaults; RUN/config.yaml holds what a run has:"
+        "of its own, which replace these defaults; RUN/config.yaml holds what a run has:"
     )
     lines = [heading, *_field_lines(common)]
     for method, rows in fields.items():

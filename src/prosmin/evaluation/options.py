@@ -42,7 +42,10 @@ class Options:
         read_by=("corruption",),
     )
     corruptions: tuple[str, ...] = option(
-        COMMON, "kinds of corruption (default: the fifteen of ImageNet-C)", form="NAME,...", read_by=("corruption",)
+        COMMON,
+        "kinds of corruption (default: the fifteen of ImageNet-C; without --protocols four of them)",
+        form="NAME,...",
+        read_by=("corruption",),
     )
     severities: tuple[int, ...] = option(
         SEVERITIES, "severities of each corruption, of 1 to 5 (default: all)", form="N,...", read_by=("corruption",)
