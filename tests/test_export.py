@@ -229,11 +229,11 @@ class TestTimm:
         def other_heads(*_: object) -> dict[str, object]:
             return right(*_) | {"num_heads": 4}  # fits every shape and gives other features
 
-        right = timm_checkpoint._vit_options
-        monkeypatch.setattr(timm_checkpoint, "_vit_options", other_heads)
+        right = timm_checkpoint.vit_options
+        monkeypatch.setattr(timm_checkpoint, "vit_options", other_heads)
         with pytest.raises(ProsminError, match=r"features differ"):
             export(vit_run, tmp_path / "backbone.safetensors", format="timm")
-        monkeypatch.setattr(timm_checkpoint, "_vit_options", lambda *_: right(*_) | {"depth": 3})
+        monkeypatch.setattr(timm_checkpoint, "vit_options", lambda *_: right(*_) | {"depth": 3})
         with pytest.raises(ProsminError, match=r"timm cannot load .* Nothing was written"):
             export(vit_run, tmp_path / "backbone.safetensors", format="timm")
         assert everything(tmp_path) == []
