@@ -24,7 +24,7 @@ from prosmin.cli import main
 from prosmin.data.given import picture_batches
 from prosmin.data.noting import Noting
 from prosmin.data.pictures import load_pictures
-from prosmin.data.sources import open_source
+from prosmin.data.sources import files_marks, open_source
 from prosmin.embed import columns, decoding, embed, joining, parts, recorded, reference, run, stream
 from prosmin.embed.own import own_groups
 from prosmin.embed.processes import Process, this_process
@@ -602,6 +602,99 @@ def test_parts_of_files_that_have_changed_are_made_again(encoder, tmp_path, smal
     assert torch.equal(
         column(pq.read_table(request.out), "features"), column(pq.read_table(embed(encoder, anew)), "features")
     )
+
+
+def write_bmp(place, count, *, seed, only=()):
+    """Pictures whose files all have one size: in a folder, or in a Parquet file where that is asked for."""
+    files = []
+    for image in coloured(count, seed=seed).images:
+        file = io.BytesIO()
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(file, "BMP")
+        files.append(file.getvalue())
+    if place.suffix == ".parquet":
+        table = pa.table({"image": files})
+        pq.write_table(table, place, compression="none", use_dictionary=False, write_statistics=False)
+        return f"parquet:{place}"
+    place.mkdir(exist_ok=True)
+    for i, data in enumerate(files):
+        if not only or i in only:
+            (place / f"{i:03d}.bmp").write_bytes(data)
+    return f"folder:{place}"
+
+
+def same_rows(one, other):
+    return pq.read_table(one).equals(pq.read_table(other))
+
+
+@pytest.mark.parametrize("name", ["set", "set.parquet"])
+class TestFilesOfTheSameSize:
+    """Other pixels, and nothing but the time of modification tells of it."""
+
+    def test_parts_are_made_again(self, encoder, tmp_path, small_parts, monkeypatch, name):
+        request = Request(
+            data=write_bmp(tmp_path / name, 150, seed=1), out=tmp_path / "x.parquet", reference="none", views=0
+        )
+        sizes = files_marks([request.data])
+        stop_before_joining(encoder, request, monkeypatch)
+        write_bmp(tmp_path / name, 150, seed=2, only=(70, 71))
+        assert files_marks([request.data]) == sizes
+        embed(encoder, request)
+        anew = Request(data=request.data, out=tmp_path / "anew.parquet", reference="none", views=0)
+        assert same_rows(request.out, embed(encoder, anew))
+
+    def test_a_reference_is_made_again_and_rows_with_it(self, encoder, specs, tmp_path, small_parts, monkeypatch, name):
+        own = write_bmp(tmp_path / name, 100, seed=1)
+        request = Request(data=specs[1], out=tmp_path / "x.parquet", reference=own, views=0)
+        stop_before_joining(encoder, request, monkeypatch)
+        write_bmp(tmp_path / name, 100, seed=2, only=range(30))
+        embed(encoder, request)
+        anew = Request(data=specs[1], out=tmp_path / "anew.parquet", reference=own, views=0)
+        assert same_rows(request.out, embed(encoder, anew))
+        assert not (tmp_path / "x.parquet.parts").exists()
+
+    @pytest.mark.parametrize("role", ["data", "reference"])
+    def test_a_finished_file_is_refused(self, encoder, specs, tmp_path, name, role):
+        spec = write_bmp(tmp_path / name, 30, seed=1)
+        given = {"data": spec, "reference": "none"} if role == "data" else {"data": specs[1], "reference": spec}
+        request = Request(**given, out=tmp_path / "x.parquet", views=0)
+        before = embed(encoder, request).read_bytes()
+        embed(encoder, request)  # nothing has changed
+        write_bmp(tmp_path / name, 30, seed=2, only=(7,))
+        message = (
+            rf"x\.parquet was written from other files: those of {spec} .* sizes or times of modification\. Remove"
+        )
+        with pytest.raises(ProsminError, match=message):
+            embed(encoder, request)
+        assert request.out.read_bytes() == before
+
+    def test_a_file_of_an_earlier_prosmin_is_compared_by_sizes(self, encoder, tmp_path, capsys, name):
+        request = Request(
+            data=write_bmp(tmp_path / name, 30, seed=1), out=tmp_path / "x.parquet", reference="none", views=0
+        )
+        table = pq.read_table(embed(encoder, request))
+        about = told(request.out) | {"files": files_marks([request.data])}
+        del about["files_and_times"]
+        pq.write_table(table.replace_schema_metadata({"prosmin": json.dumps(about)}), request.out)
+        write_bmp(tmp_path / name, 30, seed=2)
+        embed(encoder, request)
+        assert "has been written already" in capsys.readouterr().out
+        if name == "set":
+            Image.new("RGB", (9, 9)).save(tmp_path / name / "003.bmp")
+        else:
+            write_pictures(tmp_path / name, 30, seed=2)
+        with pytest.raises(ProsminError, match="was written from other files"):
+            embed(encoder, request)
+
+
+def test_a_file_written_to_while_it_is_embedded_shows_afterwards(encoder, tmp_path, monkeypatch):
+    request = Request(
+        data=write_bmp(tmp_path / "set", 30, seed=1), out=tmp_path / "x.parquet", reference="none", views=0
+    )
+    join = run.join
+    monkeypatch.setattr(run, "join", lambda *a, **k: (write_bmp(tmp_path / "set", 30, seed=2), join(*a, **k))[1])
+    embed(encoder, request)
+    with pytest.raises(ProsminError, match="was written from other files"):
+        embed(encoder, request)
 
 
 class TestRefusals:

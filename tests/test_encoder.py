@@ -1,6 +1,10 @@
 """The encoder a user loads: what it takes, what it refuses, and that it comes back from a folder as it was saved."""
 
+import io
 import json
+import multiprocessing
+import pickle
+import threading
 import warnings
 
 import numpy as np
@@ -32,6 +36,20 @@ def images() -> torch.Tensor:
     return coloured(5, side=40).images
 
 
+@pytest.fixture(scope="module")
+def belonging() -> torch.Tensor:
+    """As many as a reference needs."""
+    return coloured(12, seed=1, side=40).images
+
+
+@pytest.fixture
+def float64_default():
+    """A service whose own numbers are float64."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 @pytest.fixture
 def folder(tmp_path, images):
     """The five pictures as PNG files in a folder."""
@@ -59,6 +77,8 @@ class TestInputs:
             lambda folder, images: (folder / f"{i}.png" for i in range(5)),
             lambda folder, images: [Image.open(folder / f"{i}.png") for i in range(5)],
             lambda folder, images: [images[0], folder / "1.png", Image.open(folder / "2.png"), *images[3:]],
+            lambda folder, images: [(folder / f"{i}.png").read_bytes() for i in range(5)],
+            lambda folder, images: [bytearray((folder / "0.png").read_bytes()), *images[1:]],
         ],
     )
     def test_one_picture_is_the_same_however_it_comes(self, encoder, folder, images, give):
@@ -72,6 +92,9 @@ class TestInputs:
             lambda folder, images: folder / "2.png",
             lambda folder, images: str(folder / "2.png"),
             lambda folder, images: Image.open(folder / "2.png"),
+            lambda folder, images: (folder / "2.png").read_bytes(),
+            lambda folder, images: bytearray((folder / "2.png").read_bytes()),
+            lambda folder, images: memoryview((folder / "2.png").read_bytes()),
         ],
     )
     def test_a_single_picture_is_a_row(self, encoder, folder, images, give):
@@ -108,6 +131,17 @@ class TestInputs:
         assert torch.equal(found, encoder.features(tmp_path / "turned.png"))
         assert torch.equal(found, encoder.features(images[0, :, :24].rot90(-1, (1, 2))))
 
+    @pytest.mark.parametrize("name", ["x.jpg", "x.png", "x.tiff"])
+    def test_bytes_are_read_as_their_file_is(self, encoder, tmp_path, name):
+        """Turned, large, and of each decoder: a JPEG of this size is not even decoded in full."""
+        random = torch.Generator().manual_seed(0)
+        picture = torch.randint(0, 256, (1700, 1100, 3), dtype=torch.uint8, generator=random)
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        Image.fromarray(picture.numpy()).save(tmp_path / name, exif=exif)
+        data = (tmp_path / name).read_bytes()
+        assert torch.equal(encoder.features([data, data])[0], encoder.features([tmp_path / name] * 2)[0])
+
     def test_large_pictures_are_reduced_alike(self, encoder, tmp_path):
         random = torch.Generator().manual_seed(0)
         large = torch.randint(0, 256, (3, 600, 900), dtype=torch.uint8, generator=random)
@@ -122,8 +156,8 @@ class TestInputs:
         assert len(open_images("photos")) == 3360
         assert len(open_images("./photos")) == len(open_images(folder.parent / "photos")) == 5
 
-    def test_uncertainty_and_ood_score_take_the_same(self, encoder, folder, images):
-        encoder.fit_reference(folder)
+    def test_uncertainty_and_ood_score_take_the_same(self, encoder, folder, images, belonging):
+        encoder.fit_reference(belonging)
         for function in (encoder.uncertainty, encoder.ood_score):
             assert torch.equal(function(sorted(folder.iterdir())), function(images))
 
@@ -151,11 +185,50 @@ class TestRefusals:
 
     def test_a_reference_may_lack_a_few(self, folder):
         (folder / "3.png").write_text("no picture")
+        for i in range(5, 11):
+            (folder / f"{i}.png").write_bytes((folder / "0.png").read_bytes())
         generous = untrained(tiny_method("prosmin", data__max_bad="0.2"))
         generous.fit_reference(folder)
         assert generous.ood_score(folder / "0.png").shape == (1,)
-        with pytest.raises(ProsminError, match=r"1 of 5 pictures.*0\.01 is allowed[^$]*3\.png: not a picture"):
+        with pytest.raises(ProsminError, match=r"1 of 11 pictures.*0\.01 is allowed[^$]*3\.png: not a picture"):
             untrained(tiny_method("prosmin")).fit_reference(folder)
+
+    def test_few_pictures_make_no_reference(self, belonging, folder):
+        """As few as `prosmin embed` refuses; the reference before stays."""
+        encoder = untrained(tiny_method("prosmin")).fit_reference(belonging[:10])
+        expected = encoder.ood_score(belonging)
+        for few, count in ((belonging[:9], 9), (folder, 5)):
+            with pytest.raises(
+                ProsminError, match=rf"reference has {count} readable pictures; allowed: 10 or more\. Give fit_ref"
+            ):
+                encoder.fit_reference(few)
+        assert torch.equal(encoder.ood_score(belonging), expected)
+
+    def test_an_empty_text_is_no_path(self, encoder, folder, monkeypatch):
+        monkeypatch.chdir(folder)  # whose pictures it would be
+        self.refused(encoder, "", r"Pictures came as an empty text, which names no file; the current folder is '\.'")
+        self.refused(encoder, ["0.png", ""], "Picture 1 of the list came as an empty text, which names no file")
+        assert len(encoder.features(".")) == 5
+
+    def test_what_has_no_order(self, encoder, folder):
+        paths = sorted(folder.iterdir())
+        self.refused(encoder, set(paths), "came as set; rows come in the order of the pictures, so give a list\\.$")
+        self.refused(encoder, frozenset(paths), "came as frozenset; rows come")
+        named = {path.name: path for path in paths}
+        self.refused(encoder, named, r"came as dict; rows .* such as list\(pictures\.values\(\)\)\.$")
+        assert torch.equal(encoder.features(named.values()), encoder.features(paths))
+
+    def test_an_open_file_is_told_to_be_read(self, encoder, folder):
+        with (folder / "0.png").open("rb") as file:
+            self.refused(encoder, file, r"Pictures came as BufferedReader, an open file; give its bytes: \.read\(\)")
+            self.refused(encoder, [file], r"Picture 0 of the list came as BufferedReader, an open file")
+        self.refused(encoder, io.BytesIO(b"x"), r"came as BytesIO, an open file; give its bytes: \.read\(\)")
+
+    def test_bytes_that_are_no_picture(self, encoder, folder):
+        self.refused(encoder, b"", "picture 0 cannot be read: the file is empty")
+        good = (folder / "0.png").read_bytes()
+        self.refused(encoder, [good, b"no picture"], "picture 1 cannot be read: not a picture in any known format")
+        self.refused(encoder, [good, good[:200]], "picture 1 cannot be read: ")
 
     def test_missing_paths(self, encoder, folder):
         self.refused(encoder, "nowhere.png", "no file and no folder nowhere.png, and it is no SPEC")
@@ -181,6 +254,14 @@ class TestRefusals:
     def test_a_count_of_views_is_a_whole_number(self, encoder, images, count):
         with pytest.raises(ProsminError, match=rf"count of views is {count!r}; allowed: a whole number, 1 or more"):
             encoder.views(images, count=count)
+
+    @pytest.mark.parametrize("size", ["x", None, 2.5, True, 0, -1])
+    def test_a_batch_size_is_a_whole_number(self, size):
+        encoder = untrained(tiny_method("prosmin"))
+        with pytest.raises(ProsminError, match=rf"batch size is {size!r}; allowed: a whole number, 1 or more"):
+            encoder.batch_size = size
+        encoder.batch_size = np.int64(3)
+        assert encoder.batch_size == 3
 
     def test_a_device_that_is_not_here(self, encoder):
         absent = f"cuda:{torch.cuda.device_count()}"
@@ -225,7 +306,7 @@ def test_features_are_those_of_the_whole_without_the_heads(method, images, monke
         encoder.method, "encode", None
     )  # a reference must not hold K numbers a picture, nor wait for them
     assert torch.equal(encoder.features(images), expected)
-    assert encoder.fit_reference(images).ood_score(images).shape == (5,)
+    assert encoder.fit_reference(images.repeat(2, 1, 1, 1)).ood_score(images).shape == (5,)
 
 
 def test_bf16_is_computed_when_asked(encoder, images):
@@ -257,19 +338,19 @@ class TestFolder:
                 assert torch.equal(one, other)
         assert torch.equal(again.untrained().features(images), encoder.features(images))  # this one was never trained
 
-    def test_saving_again_replaces_the_reference_alone(self, tmp_path, images):
+    def test_saving_again_replaces_the_reference_alone(self, tmp_path, images, belonging):
         encoder = untrained(tiny_method("prosmin"))
         folder = encoder.save(tmp_path)
         assert not (folder / "reference.safetensors").exists()
-        with pytest.raises(ProsminError, match="fit_reference"):
+        with pytest.raises(ProsminError, match=r"^ood_score needs a reference: call encoder\.fit_reference"):
             load(folder).ood_score(images)
         before = file_hash(folder / "encoder.safetensors")
-        expected = load(folder).fit_reference(images)
+        expected = load(folder).fit_reference(belonging)
         expected.save(folder)
         assert file_hash(folder / "encoder.safetensors") == before
         assert torch.equal(load(folder).ood_score(images), expected.ood_score(images))
 
-    def test_the_card_tells_the_precision_of_the_file(self, tmp_path, images):
+    def test_the_card_tells_the_precision_of_the_file(self, tmp_path, images, belonging):
         """Of float16 stays float16, beside a new reference too, until a number is none of float16 any more."""
         export(
             untrained(tiny_method("prosmin")).save(tmp_path / "wide"),
@@ -279,7 +360,7 @@ class TestFolder:
         )
         half = load(tmp_path / "half")
         before = file_hash(tmp_path / "half" / "encoder.safetensors")
-        half.fit_reference(images).save(tmp_path / "half")  # the same encoder: no other one is there
+        half.fit_reference(belonging).save(tmp_path / "half")  # the same encoder: no other one is there
         half.save(tmp_path / "copy")
         assert file_hash(tmp_path / "copy" / "encoder.safetensors") == before == load(tmp_path / "copy").card["hash"]
         assert load(tmp_path / "copy").card == read_card(tmp_path / "half")
@@ -305,16 +386,20 @@ class TestFolder:
             untrained(tiny_method("prosmin", training__seed="1")).save(tmp_path)
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
-    def test_a_reference_of_other_weights_is_left_aside(self, tmp_path, images):
+    def test_a_reference_of_other_weights_is_left_aside_and_named(self, tmp_path, images, belonging):
         one, other = (untrained(tiny_method("prosmin", training__seed=seed)) for seed in "01")
-        one.fit_reference(images).save(tmp_path / "one")
+        one.fit_reference(belonging).save(tmp_path / "one")
         other.save(tmp_path / "other")
         (tmp_path / "one" / "reference.safetensors").rename(tmp_path / "other" / "reference.safetensors")
-        with pytest.raises(ProsminError, match="fit_reference"):
+        message = (
+            r"needs a reference, and .*other/reference\.safetensors belongs to another encoder: call .*fit_reference"
+        )
+        with pytest.raises(ProsminError, match=message):
             load(tmp_path / "other").ood_score(images)
+        assert load(tmp_path / "other").fit_reference(belonging).ood_score(images).shape == (5,)
 
-    def test_a_changed_reference_is_refused(self, encoder, tmp_path, images):
-        encoder.fit_reference(images).save(tmp_path)
+    def test_a_changed_reference_is_refused(self, encoder, tmp_path, belonging):
+        encoder.fit_reference(belonging).save(tmp_path)
         file = tmp_path / "reference.safetensors"
         whole = file.read_bytes()
         file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
@@ -388,13 +473,9 @@ class TestFolder:
             load(tmp_path / "runs" / "notes")
         assert "goes on" not in str(refusal.value)
 
-    def test_an_encoder_of_timm_needs_its_file_no_longer(self, images, tmp_path):
-        with torch.random.fork_rng():
-            torch.manual_seed(3)
-            network = timm.create_model("test_vit", num_classes=0)
-        file = tmp_path / "weights.safetensors"
-        save_file(network.state_dict(), file)
-        encoder = load(f"timm:test_vit@{file}").fit_reference(images)
+    def test_an_encoder_of_timm_needs_its_file_no_longer(self, images, belonging, tmp_path):
+        file = timm_weights(tmp_path)
+        encoder = load(f"timm:test_vit@{file}").fit_reference(belonging)
         assert is_foreign(encoder.card["encoder"])
         expected = encoder(images), encoder.ood_score(images), encoder.untrained().features(images)
         folder = encoder.save(tmp_path / "saved")
@@ -405,6 +486,75 @@ class TestFolder:
         assert torch.equal(again.ood_score(images), expected[1])
         assert torch.equal(again.untrained().features(images), expected[2])
         assert again.config.views == encoder.config.views
+
+
+def timm_weights(folder):
+    """A file of random weights of timm's smallest ViT."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        network = timm.create_model("test_vit", num_classes=0)
+    save_file(network.state_dict(), folder / "weights.safetensors")
+    return folder / "weights.safetensors"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory, belonging):
+    """Where encoders are: a run's, one of timm, and each of them saved with its reference."""
+    root = tmp_path_factory.mktemp("places")
+    places = [untrained(tiny_method("prosmin")).save(root / "run"), f"timm:test_vit@{timm_weights(root)}"]
+    return [*places, *(load(at).fit_reference(belonging).save(root / f"saved-{i}") for i, at in enumerate(places))]
+
+
+class TestServices:
+    def test_it_can_be_pickled(self, places, images):
+        for kind in (*map(load, places), untrained(tiny_method("dino"))):
+            again = pickle.loads(pickle.dumps(kind))
+            assert torch.equal(again.features(images), kind.features(images))
+            assert torch.equal(again.untrained().features(images), kind.untrained().features(images))
+            assert (again.card, again.config) == (kind.card, kind.config)
+        for place in places[2:]:
+            kind = load(place)
+            assert torch.equal(pickle.loads(pickle.dumps(kind)).ood_score(images), kind.ood_score(images))
+
+    def test_a_spawned_process_takes_it(self, encoder, images):
+        """One thread here and there: the bits of a sum depend on their number."""
+        with multiprocessing.get_context("spawn").Pool(1, torch.set_num_threads, (1,)) as pool:
+            found = pool.apply(encoder.features, (images.numpy().transpose(0, 2, 3, 1),))
+        torch.testing.assert_close(found, encoder.features(images))
+
+    @pytest.mark.parametrize("at", range(4))
+    def test_the_default_dtype_of_a_service_does_not_matter(self, places, images, belonging, at, float64_default):
+        def numbers():
+            kind = load(places[at], device="cpu")
+            yield from (kind(images).mean, kind.features(images), kind.uncertainty(images))
+            yield from (kind.untrained().features(images), kind.views(images, count=1)[0].mean)
+            yield kind.fit_reference(belonging).ood_score(images)
+
+        found = list(numbers())
+        assert torch.get_default_dtype() == torch.float64
+        torch.set_default_dtype(torch.float32)
+        for one, other in zip(found, numbers(), strict=True):
+            assert one.dtype == torch.float32
+            assert torch.equal(one, other)
+
+    def test_threads_leave_the_default_dtype_as_it_was(self, encoder, images, float64_default):
+        """Whoever leaves first must not put it back under the feet of the others."""
+        expected, failed = encoder.features(images), []
+
+        def work():
+            try:
+                for _ in range(10):
+                    assert torch.equal(encoder.features(images), expected)
+            except Exception as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed
+        assert torch.get_default_dtype() == torch.float64
 
 
 def _matrix(tensors: dict[str, torch.Tensor]) -> str:

@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 import timm
 import torch
+from PIL import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from timm.data import resolve_model_data_config
@@ -142,6 +143,44 @@ class TestOnnx:
         for value, own in zip(got, wanted, strict=True):
             assert deviation(torch.from_numpy(value), own) < 1e-4  # torchvision's filters round otherwise
 
+    @pytest.mark.parametrize("mode", ["RGBA", "LA", "I;16"])
+    @pytest.mark.parametrize("sides", [(57, 90), (700, 1900)])
+    def test_the_cards_steps_are_those_of_a_file(self, resnet_run, resnet_onnx, tmp_path, mode, sides):
+        """Turned, transparent, of 16 bits, large: by Pillow and numpy, from what the steps say."""
+        how = json.loads(resnet_onnx.with_suffix(".json").read_text())["preprocessing"]
+        values = np.random.default_rng(0).integers(0, 256, (*(side // 10 for side in sides), 4))
+        values = values.repeat(10, 0).repeat(10, 1)
+        exif = Image.Exif()
+        exif[0x0112] = 6  # to be turned by a quarter, clockwise
+        if mode == "I;16":
+            wide = (values[..., 0] * 257 - values[..., 1] // 2).clip(0).astype(np.uint16)
+            picture, grey = Image.fromarray(wide), (wide.astype(np.int64) * 255 + 32767) // 65535
+            rgb = np.stack([grey] * 3, -1)
+        else:
+            bands = values if mode == "RGBA" else values[..., :2]
+            picture = Image.fromarray(bands.astype(np.uint8), mode)
+            rgb = values[..., :3] if mode == "RGBA" else values[..., :1].repeat(3, -1)
+        picture.save(tmp_path / "x.png", exif=exif)
+
+        upright = Image.fromarray(np.rot90(rgb, -1).astype(np.uint8))
+        shorter, longer = sorted(upright.size)
+        factor = min(how["max_shorter"] / shorter, how["max_longer"] / longer)
+        if factor < 1:
+            upright = upright.resize([round(side * factor) for side in upright.size], Image.Resampling.BILINEAR)
+        width, height = upright.size
+        side = round(how["crop_share"] * min(height, width))
+        square = TF.crop(TF.to_tensor(upright), (height - side) // 2, (width - side) // 2, side, side)
+        view = TF.resize(square, [how["size"]] * 2, InterpolationMode(how["interpolation"]), antialias=True)
+        view = TF.normalize(view.clamp(0, 1), how["mean"], how["std"])
+        got = session(resnet_onnx).run(["features"], {"views": view[None].numpy()})[0]
+        assert deviation(torch.from_numpy(got), load(resnet_run).features(tmp_path / "x.png")) < 1e-4
+        assert [word for word in ("EXIF", "transparency", "16 bit", "reduce") if word in " ".join(how["steps"])] == [
+            "EXIF",
+            "transparency",
+            "16 bit",
+            "reduce",
+        ]
+
     def test_the_graph_carries_its_card(self, resnet_run, resnet_onnx):
         card = json.loads(resnet_onnx.with_suffix(".json").read_text())
         inside = session(resnet_onnx).get_modelmeta().custom_metadata_map
@@ -229,11 +268,11 @@ class TestTimm:
         def other_heads(*_: object) -> dict[str, object]:
             return right(*_) | {"num_heads": 4}  # fits every shape and gives other features
 
-        right = timm_checkpoint._vit_options
-        monkeypatch.setattr(timm_checkpoint, "_vit_options", other_heads)
+        right = timm_checkpoint.vit_options
+        monkeypatch.setattr(timm_checkpoint, "vit_options", other_heads)
         with pytest.raises(ProsminError, match=r"features differ"):
             export(vit_run, tmp_path / "backbone.safetensors", format="timm")
-        monkeypatch.setattr(timm_checkpoint, "_vit_options", lambda *_: right(*_) | {"depth": 3})
+        monkeypatch.setattr(timm_checkpoint, "vit_options", lambda *_: right(*_) | {"depth": 3})
         with pytest.raises(ProsminError, match=r"timm cannot load .* Nothing was written"):
             export(vit_run, tmp_path / "backbone.safetensors", format="timm")
         assert everything(tmp_path) == []
@@ -392,6 +431,33 @@ class TestPlaces:
         assert everything(tmp_path) == ["backbone.json"]
         export(vit_run, out, format="timm", again=True)
         assert json.loads((tmp_path / "backbone.json").read_text())["name"] == "vit_tiny_patch16_224"
+
+    @pytest.mark.parametrize(
+        ("first", "second"),
+        [
+            (("timm", "v.safetensors"), ("onnx", "v.onnx")),
+            (("onnx", "v.onnx"), ("timm", "v.safetensors")),
+            (("safetensors", "."), ("onnx", "encoder.onnx")),
+            (("safetensors", "."), ("timm", "encoder.safetensors")),
+            (("onnx", "encoder.onnx"), ("safetensors", ".")),
+        ],
+    )
+    def test_no_card_is_taken_from_a_file_of_another_format(self, vit_run, tmp_path, first, second):
+        export(vit_run, tmp_path / first[1], format=first[0])
+        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        for again in (False, True):
+            with pytest.raises(
+                UsageError, match=rf"is the card of \w+\.\w+ beside it, of --format {first[0]};.*Choose another name"
+            ):
+                export(vit_run, tmp_path / second[1], format=second[0], again=again)
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+        export(vit_run, tmp_path / first[1], format=first[0], again=True)  # its own card is replaced as before
+
+    def test_a_card_whose_file_is_gone_is_nobodys(self, vit_run, tmp_path):
+        export(vit_run, tmp_path / "v.safetensors", format="timm")
+        (tmp_path / "v.safetensors").unlink()
+        export(vit_run, tmp_path / "v.onnx", format="onnx", again=True)
+        assert everything(tmp_path) == ["v.json", "v.onnx"]
 
     def test_other_files_of_a_folder_stay(self, vit_run, tmp_path):
         (tmp_path / "notes.txt").write_text("mine")

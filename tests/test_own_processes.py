@@ -24,6 +24,22 @@ def test_one_process_starts_no_other():
         others.check()
 
 
+@pytest.fixture(autouse=True)
+def nine_cores(monkeypatch):
+    """Wherever the tests run."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(9)))
+
+
+def test_more_than_cores_are_too_many():
+    with (
+        pytest.raises(UsageError, match="--processes is 10; allowed: 1 to 9, the cores that this command may use"),
+        helpers(10, ["--version"]),
+    ):
+        pass
+    with helpers(9, ["--version"]) as others:
+        assert len(others.started) == 8
+
+
 def test_none_is_too_few():
     with pytest.raises(UsageError, match=r"--processes is 0; allowed: 1 or more"), helpers(0, []):
         pass
@@ -61,7 +77,11 @@ def test_one_that_was_killed_is_told_by_its_signal():
     with helpers(2, ["embed", "--help"]) as others:
         others.started[0].process.kill()
         others.started[0].process.wait()
-        with pytest.raises(ProsminError, match=r"One of 2 processes was ended by SIGKILL: it said nothing"):
+        message = (
+            r"One of 2 processes was ended by SIGKILL: it said nothing\. A system without free memory ends processes "
+            r"this way\. The same command continues what is there; fewer --processes need less memory\.$"
+        )
+        with pytest.raises(ProsminError, match=message):
             others.check()
 
 
@@ -75,7 +95,6 @@ def test_a_helper_imports_nothing_from_the_working_folder(tmp_path, monkeypatch)
 def test_cores_are_shared_and_given_back(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "7")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(9)))
     with helpers(3, ["--version"]) as others:
         assert len(others.started) == 2
         assert os.environ["LOCAL_WORLD_SIZE"] == "3"

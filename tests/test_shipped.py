@@ -118,7 +118,7 @@ def encoders(root, monkeypatch, tmp_path) -> Path:
 
 @pytest.fixture
 def pictures() -> torch.Tensor:
-    return coloured(6, seed=2, side=32).images
+    return coloured(12, seed=2, side=32).images
 
 
 class TestLoading:
@@ -159,7 +159,7 @@ class TestLoading:
         monkeypatch.setattr(shipped, "ENCODERS", encoders / "nowhere")
         copy = load("copy")
         assert torch.equal(copy.features(pictures), expected)
-        assert copy.ood_score(pictures).shape == (6,)
+        assert copy.ood_score(pictures).shape == (12,)
 
     @pytest.mark.parametrize("folder", ["measured", NAME])  # a folder may be called like what it was measured with
     def test_a_folder_of_results_knows_whose_they_are(self, encoders, pictures, folder, monkeypatch):

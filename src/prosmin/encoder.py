@@ -5,10 +5,12 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import timm
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -21,16 +23,26 @@ from prosmin.data.given import Images, open_images, picture_batches
 from prosmin.data.pictures import Pictures
 from prosmin.data.sources import Source
 from prosmin.data.views import evaluation_view, make_views
-from prosmin.encoder_file import CARD, WEIGHTS, fill, read_card, read_reference, write_encoder, write_reference
+from prosmin.encoder_file import (
+    CARD,
+    REFERENCE,
+    WEIGHTS,
+    fill,
+    read_card,
+    read_reference,
+    write_encoder,
+    write_reference,
+)
 from prosmin.errors import ProsminError
 from prosmin.evaluation.ood import KnnDistance, fit_knn_distance
-from prosmin.foreign import Bare, is_foreign, open_foreign
-from prosmin.methods import METHODS, build_method, seeded
+from prosmin.foreign import Bare, bare_network, is_foreign, open_foreign
+from prosmin.methods import METHODS, build_method, float32_default, seeded
 from prosmin.methods.output import Embedding
 from prosmin.models.vit import encode
 from prosmin.shipped import is_shipped, shipped_folder, shipped_names
 
 PRECISIONS = ("32-true", "bf16-mixed")
+LEAST_REFERENCE = 10  # pictures: fewer say nothing about what belongs
 UNCERTAINTY_VIEWS = 4  # views whose variance stands for the uncertainty of a method without a scale
 _STATISTICS_BATCH = 256  # fixed: the statistics of a BatchNorm must not depend on the machine
 
@@ -47,13 +59,20 @@ class Summary(NamedTuple):
     view_variance: Tensor | None
 
 
+@contextmanager
+def _computing() -> Iterator[None]:
+    """Without gradients, and in float32 whatever default the program around it has set."""
+    with torch.inference_mode(), float32_default:
+        yield
+
+
 class Encoder:
     """A method's trained networks behind one call.
 
     Pictures come as uint8 tensors (N, 3, H, W) or (3, H, W), uint8 arrays (N, H, W, 3) or (H, W, 3), Pillow pictures,
-    paths, lists of these, a folder, a SPEC such as photos@test, or Pictures. A text that begins like a SPEC is one,
-    every other a path; in a list all are paths. Results have one row a picture, on the CPU in float32; an unreadable
-    picture is an error that names it.
+    the bytes of a file, paths, lists of these, a folder, a SPEC such as photos@test, or Pictures. A text that begins
+    like a SPEC is one, every other a path; in a list all are paths. Results have one row a picture, on the CPU in
+    float32; an unreadable picture is an error that names it.
     """
 
     def __init__(
@@ -64,14 +83,17 @@ class Encoder:
         card: dict[str, Any] | None = None,
         fresh: Callable[[], nn.Module] | None = None,
         reference: KnnDistance | None = None,
+        other_reference: Path | None = None,
     ) -> None:
+        """`fresh` builds the networks with random weights; `other_reference` is a file of another encoder's."""
         self.method = method.eval().requires_grad_(False)
         self.config = config
         self.card = card or {}
         self._batch_size: int | None = None
         self.precision = "32-true"
-        self._fresh = fresh or (lambda: build_method(config))
+        self._fresh = fresh or partial(build_method, config)  # no closure: an encoder can be pickled
         self._reference = reference
+        self._other_reference = other_reference
 
     def __repr__(self) -> str:
         backbone = self.method.get_submodule("online.backbone")
@@ -97,9 +119,9 @@ class Encoder:
 
     @batch_size.setter
     def batch_size(self, size: int) -> None:
-        if size < 1:
-            raise ProsminError(f"The batch size is {size}; allowed: 1 or more.")
-        self._batch_size = size
+        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
+            raise ProsminError(f"The batch size is {size!r}; allowed: a whole number, 1 or more.")
+        self._batch_size = int(size)
 
     def to(self, device: torch.device | str, *, precision: str | None = None) -> "Encoder":
         """Move the networks, and choose their arithmetic: 32-true, or bf16-mixed, which a GPU does far faster."""
@@ -124,18 +146,18 @@ class Encoder:
         other = Encoder(method, self.config, card=told if self.card else None, fresh=self._fresh)
         return other.to(self.device, precision=self.precision)
 
-    @torch.inference_mode()
+    @_computing()
     def __call__(self, images: Images) -> Embedding:
         """Features (N, D), forecast mean (N, K) and scale (N, K)."""
         batches = self._batches(open_images(images))
         return _joined([_received(self._encode(self._evaluation_view(batch))) for batch in batches])
 
-    @torch.inference_mode()
+    @_computing()
     def features(self, images: Images) -> Tensor:
         """Features (N, D) alone: quicker, and without the memory that K numbers a picture take."""
         return self._features(open_images(images))
 
-    @torch.inference_mode()
+    @_computing()
     def views(self, images: Images, *, count: int = UNCERTAINTY_VIEWS, seed: int = 0) -> list[Embedding]:
         """Embeddings of `count` random global views of every picture, by its place and the seed."""
         if not isinstance(count, int) or count < 1:
@@ -146,7 +168,7 @@ class Encoder:
         ]
         return [_joined([row[number] for row in rows]) for number in range(count)]
 
-    @torch.inference_mode()
+    @_computing()
     def uncertainty(self, images: Images) -> Tensor:
         """One number a picture, larger is less sure: mean log scale; without a scale, the variance between views."""
         given = open_images(images)
@@ -158,17 +180,28 @@ class Encoder:
             [self._view_variance(batch, count=UNCERTAINTY_VIEWS, seed=0).cpu() for batch in self._batches(given)]
         )
 
-    @torch.inference_mode()
+    @_computing()
     def fit_reference(self, images: Images) -> "Encoder":
         """Remember the features of pictures that belong; of a folder or SPEC a few unreadable ones are left out."""
-        given = open_images(images)
-        self._reference = fit_knn_distance(self._features(given, max_bad=self.config.data.max_bad))
+        features = self._features(open_images(images), max_bad=self.config.data.max_bad)
+        if len(features) < LEAST_REFERENCE:
+            raise ProsminError(
+                f"The reference has {len(features)} readable pictures; allowed: {LEAST_REFERENCE} or more. "
+                "Give fit_reference more pictures that belong."
+            )
+        self._reference = fit_knn_distance(features)
         return self
 
     def ood_score(self, images: Images) -> Tensor:
-        """Distance to the k-th nearest reference picture, larger is stranger; `fit_reference` comes first."""
+        """Distance to the k-th nearest reference picture, larger is stranger; `fit_reference` comes first.
+
+        Of n reference pictures k is a tenth, from 1 to 50. A picture that is one of them is its own nearest.
+        """
         if self._reference is None:
-            raise ProsminError("ood_score needs a reference: call encoder.fit_reference(pictures that belong) first.")
+            other = f", and {self._other_reference} belongs to another encoder" if self._other_reference else ""
+            raise ProsminError(
+                f"ood_score needs a reference{other}: call encoder.fit_reference(pictures that belong) first."
+            )
         here = dataclasses.replace(self._reference, bank=self._reference.bank.to(self.device))
         return here(self.features(images)).cpu()
 
@@ -181,7 +214,7 @@ class Encoder:
             write_reference(folder, self._reference, encoder=card["hash"])
         return folder
 
-    @torch.inference_mode()
+    @_computing()
     def summarise(self, batch: Batch, *, views: int = 0, seed: int = 0) -> Summary:
         """The summary of a batch on the encoder's device; with `views` of 2 or more, the variance between them.
 
@@ -190,7 +223,7 @@ class Encoder:
         summary = self._encode_summary(batch)
         return summary._replace(view_variance=self._view_variance(batch, count=views, seed=seed)) if views else summary
 
-    @torch.inference_mode()
+    @_computing()
     def batch_features(self, batch: Batch) -> Tensor:
         """Features (n, D) of a batch on the encoder's device; the heads are not run."""
         backbone = self.method.get_submodule("online.backbone")
@@ -319,7 +352,9 @@ def load(run: Path | str, *, device: torch.device | str | None = None) -> Encode
             f"An encoder came as {type(run).__name__}; allowed: the path of a run folder or of one of Encoder.save, "
             "the name of a shipped encoder, or timm:NAME[@FILE]."
         )
-    return _load(run).to(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
+    with float32_default:
+        encoder = _load(run)
+    return encoder.to(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
 
 
 def _load(run: Path | str) -> Encoder:
@@ -356,7 +391,9 @@ def _load_folder(folder: Path, card: dict[str, Any]) -> Encoder:
     config, build = _description(card) if "config" in card else _description_of_others(card)
     method = fill(build(), folder, card)
     reference = read_reference(folder, encoder=card["hash"])
-    return Encoder(method, config, card=card, fresh=lambda: seeded(build, config), reference=reference)
+    other = folder / REFERENCE if reference is None and (folder / REFERENCE).exists() else None
+    fresh = partial(seeded, build, config)
+    return Encoder(method, config, card=card, fresh=fresh, reference=reference, other_reference=other)
 
 
 def _load_named(name: str) -> Encoder:
@@ -394,7 +431,7 @@ def _load_measured(folder: Path, card: dict[str, Any]) -> Encoder:
 def _description(card: dict[str, Any]) -> tuple[Config, Callable[[], nn.Module]]:
     """The configuration of an encoder of ours, and what builds its networks."""
     config = configs.build(card["config"])
-    return config, lambda: METHODS[config.method.name](config)
+    return config, partial(METHODS[config.method.name], config)
 
 
 def _description_of_others(card: dict[str, Any]) -> tuple[Config, Callable[[], nn.Module]]:
@@ -402,4 +439,4 @@ def _description_of_others(card: dict[str, Any]) -> tuple[Config, Callable[[], n
     options = dict(card["backbone"])
     name = options.pop("name")
     config = configs.build({"backbone": {"name": name}, "views": card["views"]})
-    return config, lambda: Bare(timm.create_model(name, num_classes=0, **options))
+    return config, partial(bare_network, name, options)

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,10 +92,13 @@ def open_foreign(run: Path | str) -> Foreign:
         "views": views,
     }
 
-    def fresh() -> nn.Module:
-        return seeded(lambda: Bare(_network(model, options)), config)
-
+    fresh = partial(seeded, partial(bare_network, model, options), config)
     return Foreign(method=Bare(backbone), config=config, card=card, fresh=fresh)
+
+
+def bare_network(model: str, options: dict[str, Any]) -> Bare:
+    """The network of timm with random weights."""
+    return Bare(_network(model, options))
 
 
 def parse_name(run: str) -> Name:

@@ -68,7 +68,7 @@ class Helpers:
                 words = helper.said.read().decode(errors="replace").strip()
                 raise ProsminError(
                     f"One of {1 + len(self.started)} processes {_ending(status)}: "
-                    f"{words.rpartition('prosmin: ')[2] or 'it said nothing.'}"
+                    f"{words.rpartition('prosmin: ')[2] or 'it said nothing.'}{_advice(status)}"
                 )
 
     def end(self) -> None:
@@ -83,6 +83,16 @@ def _ending(status: int) -> str:
     if status < 0:
         return f"was ended by {signal.Signals(-status).name}"
     return f"ended with status {status}"
+
+
+def _advice(status: int) -> str:
+    """What to do about a process that had no chance to say why it ended."""
+    if status != -signal.SIGKILL:
+        return ""
+    return (
+        " A system without free memory ends processes this way. The same command continues what is there; "
+        "fewer --processes need less memory."
+    )
 
 
 @contextlib.contextmanager
@@ -104,6 +114,8 @@ def helpers(count: int, arguments: Sequence[str]) -> Iterator[Helpers]:
                 "Leave one of the two out."
             )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if count > cores:
+        raise UsageError(f"--processes is {count}; allowed: 1 to {cores}, the cores that this command may use here.")
     shares = {"LOCAL_WORLD_SIZE": str(count)} | (
         {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // count))}
     )

@@ -44,7 +44,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="that share the pictures and this machine's GPUs, for large pictures one for four cores (default: 1)",
+        help="that share the pictures and this machine's GPUs, at most one a core; for large pictures one for four "
+        "(default: 1)",
     )
 
 

@@ -1,12 +1,12 @@
-"""Pictures as a person gives them in Python: tensors, arrays, Pillow pictures, paths, a folder, a SPEC."""
+"""Pictures as a person gives them in Python: tensors, arrays, Pillow pictures, bytes, paths, a folder, a SPEC."""
 
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,19 +20,21 @@ from prosmin.data.pictures import Pictures, check_readable
 from prosmin.data.sources import FORMS, Source, open_source, parse
 from prosmin.errors import ProsminError, UsageError
 
-Picture = Tensor | Image.Image | str | os.PathLike[str]
-Images = Pictures | Picture | np.ndarray | Iterable[Picture | np.ndarray]
+Encoded = bytes | bytearray | memoryview
+"""What a picture's file holds, as a web service receives it."""
+Picture = Tensor | Image.Image | str | os.PathLike[str] | bytes
+Images = Pictures | Picture | Encoded | np.ndarray | Iterable[Picture | Encoded | np.ndarray]
 """What an encoder takes; `open_images` says how each is read."""
 
 _ALLOWED = (
-    "uint8 tensors (N, 3, H, W) or (3, H, W), uint8 arrays (N, H, W, 3) or (H, W, 3), Pillow pictures, paths, "
-    "a list of these, a folder, a SPEC such as photos@test, or Pictures"
+    "uint8 tensors (N, 3, H, W) or (3, H, W), uint8 arrays (N, H, W, 3) or (H, W, 3), Pillow pictures, "
+    "the bytes of a file, paths, a list of these, a folder, a SPEC such as photos@test, or Pictures"
 )
 
 
 @dataclass(frozen=True)
 class Handful:
-    """Single pictures as a source: paths, Pillow pictures and tensors (3, H, W)."""
+    """Single pictures as a source: paths, encoded bytes, Pillow pictures and tensors (3, H, W)."""
 
     items: tuple[Picture, ...]
     spec: str = "the pictures given"
@@ -53,6 +55,8 @@ class Handful:
         item = self.items[i]
         if isinstance(item, Tensor):
             return item.cpu()
+        if isinstance(item, bytes):
+            return item
         if isinstance(item, Image.Image):
             with self._lock:  # Pillow reads a file when its pixels are first asked for, and one may be given twice
                 try:
@@ -80,25 +84,24 @@ def open_images(images: Images) -> Pictures | Source:
     if isinstance(images, str) and _is_spec(images):
         return open_source(images)
     if isinstance(images, str | os.PathLike):
+        _check_named(images, "Pictures")
         path = Path(images).expanduser()
         if not path.exists():
             raise ProsminError(f"There is no file and no folder {images}, and it is no SPEC. A SPEC is {FORMS}.")
         return open_source(f"folder:{path}") if path.is_dir() else Handful((path,))
     if isinstance(images, Image.Image):
         return Handful((images,))
+    if isinstance(images, Encoded):
+        return Handful((bytes(images),))
+    _refuse_open_file(images, "Pictures")
+    if isinstance(images, set | frozenset | Mapping):
+        raise ProsminError(
+            f"Pictures came as {type(images).__name__}; rows come in the order of the pictures, so give a list"
+            f"{', such as list(pictures.values())' if isinstance(images, Mapping) else ''}."
+        )
     if not isinstance(images, Iterable):
         raise ProsminError(f"Pictures came as {type(images).__name__}; allowed: {_ALLOWED}.")
-    items = tuple(
-        _from_array(item, f"Picture {i} of the list") if isinstance(item, np.ndarray) else item
-        for i, item in enumerate(images)
-    )
-    for i, item in enumerate(items):
-        if not isinstance(item, Tensor | Image.Image | str | os.PathLike):
-            raise ProsminError(f"Picture {i} of the list came as {type(item).__name__}; allowed: {_ALLOWED}.")
-        if isinstance(item, Tensor) and (item.ndim != 3 or item.shape[0] != 3 or item.dtype != torch.uint8):
-            raise ProsminError(
-                f"Picture {i} of the list came as {item.dtype} {tuple(item.shape)}; allowed: uint8 (3, H, W)."
-            )
+    items = tuple(_of_a_list(item, f"Picture {i} of the list") for i, item in enumerate(images))
     if not items:
         raise ProsminError("The list of pictures is empty; allowed: 1 picture or more.")
     return Handful(items)
@@ -135,6 +138,34 @@ def picture_batches(
                 batch = Batch(batch.images[here], batch.sizes[here], batch.index[good])
             if len(batch.index):
                 yield batch
+
+
+def _of_a_list(item: Any, what: str) -> Picture:
+    """One picture of several; `what` names it where it is refused."""
+    if isinstance(item, np.ndarray):
+        item = _from_array(item, what)
+    if isinstance(item, Encoded):
+        return bytes(item)
+    _refuse_open_file(item, what)
+    if not isinstance(item, Tensor | Image.Image | str | os.PathLike):
+        raise ProsminError(f"{what} came as {type(item).__name__}; allowed: {_ALLOWED}.")
+    if isinstance(item, Tensor) and (item.ndim != 3 or item.shape[0] != 3 or item.dtype != torch.uint8):
+        raise ProsminError(f"{what} came as {item.dtype} {tuple(item.shape)}; allowed: uint8 (3, H, W).")
+    if isinstance(item, str | os.PathLike):
+        _check_named(item, what)
+    return item
+
+
+def _check_named(path: str | os.PathLike[str], what: str) -> None:
+    """An error for an empty text, which the system would take for the current folder."""
+    if not os.fspath(path):
+        raise ProsminError(f"{what} came as an empty text, which names no file; the current folder is '.'.")
+
+
+def _refuse_open_file(given: Any, what: str) -> None:
+    """What it holds depends on where it stands, and its lines would be taken for pictures."""
+    if hasattr(given, "read"):
+        raise ProsminError(f"{what} came as {type(given).__name__}, an open file; give its bytes: .read().")
 
 
 def _is_spec(text: str) -> bool:

@@ -8,11 +8,12 @@ from prosmin.embed.reference import Reference
 
 
 class Judging(NamedTuple):
-    """The fitted reference, the rate its threshold is for, and which pictures of the set are its own."""
+    """The fitted reference, the rate its threshold is for, which pictures of the set are its own, and its files."""
 
     reference: Reference
     rate: float
     own: Tensor | None  # (N,): their groups, -1 for the others; None where there are only others
+    mark: str  # what the reference's files are known by
 
     @property
     def threshold(self) -> float:

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from prosmin.data.sources import Source
+from prosmin.encoder import LEAST_REFERENCE
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.ood import KnnDistance, fit_knn_distance
 from prosmin.files import writing
@@ -27,9 +28,6 @@ from prosmin.randomness import generator
 
 MOST = 50_000
 """Pictures of the reference that are used, chosen at random: a bank of this size fits everywhere."""
-
-LEAST = 10
-"""Pictures that a reference has at least: fewer say nothing about what belongs."""
 
 JUDGED = 5_000
 """Pictures of the bank that are measured against the others, chosen at random: more would move no threshold."""
@@ -86,9 +84,9 @@ def choose(source: Source) -> Tensor:
 
 def check_size(count: int, spec: str) -> None:
     """An error where so few pictures make no reference."""
-    if count < LEAST:
+    if count < LEAST_REFERENCE:
         raise ProsminError(
-            f"The reference {spec} has {count} readable pictures; allowed: {LEAST} or more. "
+            f"The reference {spec} has {count} readable pictures; allowed: {LEAST_REFERENCE} or more. "
             "Name more with --reference, or do without a score: --reference none."
         )
 

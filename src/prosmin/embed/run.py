@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from prosmin.embed import reference as references
 from prosmin.embed.columns import Made
 from prosmin.embed.joining import Joined, join, mark_of, told_of, unreadable_of, write_table
 from prosmin.embed.judging import Judging
-from prosmin.embed.marking import PartMarks
+from prosmin.embed.marking import PartMarks, timed_marks
 from prosmin.embed.own import own_groups
 from prosmin.embed.parts import PART, Parts, open_folder, others_out, refuse_other
 from prosmin.embed.processes import Process, this_process
@@ -56,6 +57,7 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
         _say(process, f"{request.out} has been written already.")
         return request.out
     folder = request.out.with_name(f"{request.out.name}.parts")
+    marks = timed_marks(specs) if process.rank == 0 else {}  # before a file is read: it may be written to meanwhile
     with open_folder(folder, settings, process, finished=partial(_is_finished, request.out, settings)):
         if _is_finished(request.out, settings):  # by the first process, between the last line and the lock
             return request.out
@@ -69,7 +71,7 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
             with others_out(folder, process):
                 if process.world > 1:
                     _mend_rows(encoder, source, judging, parts, request)
-                about = _about(str(run), settings, judging, command) | {"files": files_marks(specs)}
+                about = _about(str(run), settings, judging, command) | {"files_and_times": marks}
                 found = join(parts, request.out, source, about, max_bad=request.max_bad)
                 process.helpers.end()
                 shutil.rmtree(folder)
@@ -135,22 +137,31 @@ def _is_finished(out: Path, settings: dict[str, Any]) -> bool:
 
 
 def _refuse_changed(out: Path, specs: list[str]) -> None:
-    """A finished file is not that of pictures which have other sizes by now, though their names are the same."""
-    then = (told_of(out) or {}).get("files", {})
-    changed = [spec for spec, mark in files_marks(specs).items() if then.get(spec, mark) != mark]
+    """A finished file is not that of files with other sizes or times by now, though their names are the same."""
+    told = told_of(out) or {}
+    if "files_and_times" in told:
+        then, now = told["files_and_times"], timed_marks(specs)
+    else:  # it is of a prosmin that looked at the sizes alone
+        then, now = told.get("files", {}), files_marks(specs)
+    changed = [spec for spec, mark in now.items() if then.get(spec, mark) != mark]
     if changed:
         raise ProsminError(
-            f"{out} was written from other files: those of {', '.join(changed)} have changed since. "
-            "Remove it, or give another file with --out."
+            f"{out} was written from other files: those of {', '.join(changed)} have been written to since, by their "
+            "sizes or times of modification. Remove it, or give another file with --out."
         )
 
 
 def _reference(
     encoder: Encoder, source: Noting, belonging: Noting, folder: Path, process: Process, request: Request
 ) -> Judging:
-    """The same for all processes: features by all of them, the fit by the first."""
-    file = folder / "reference.safetensors"
+    """The same for all processes: features by all of them, the fit by the first.
+
+    It lies in a folder named after the state of its files: when they change, a command that continues finds none.
+    """
     numbers = references.choose(belonging)
+    mark = PartMarks(belonging)(numbers)
+    folder = folder / f"reference-{mark}" if mark else folder
+    file = folder / "reference.safetensors"
     groups, own = own_groups(source, belonging, numbers)
     if not file.exists():
         references.check_size(len(numbers), belonging.spec)
@@ -192,7 +203,7 @@ def _reference(
             f"more tell {100 * references.FALSE_ALARMS:g} %.",
             file=sys.stderr,
         )
-    return Judging(reference, rate, own if bool((own >= 0).any()) else None)
+    return Judging(reference, rate, own if bool((own >= 0).any()) else None, mark)
 
 
 def _write_rows(
@@ -200,7 +211,7 @@ def _write_rows(
 ) -> None:
     """This process's parts of the file."""
     threshold = None if judging is None else judging.threshold
-    mark = PartMarks(source)
+    mark = _row_marks(source, judging)
     _forget_changed(parts, source, mark, process)
 
     summarise = recorded(partial(encoder.summarise, views=request.views), encoder, size=_batch(encoder, request))
@@ -232,12 +243,18 @@ def _write_rows(
 def _mend_rows(encoder: Encoder, source: Noting, judging: Judging | None, parts: Parts, request: Request) -> None:
     """What another process had not yet looked at when all parts of an earlier command were there."""
     alone = Process(0, 1, 0)
-    _forget_changed(parts, source, PartMarks(source), alone)
+    _forget_changed(parts, source, _row_marks(source, judging), alone)
     if not parts.are_whole():
         _write_rows(encoder, source, judging, parts, alone, request)
 
 
-def _forget_changed(parts: Parts, source: Noting, mark: PartMarks, process: Process) -> None:
+def _row_marks(source: Noting, judging: Judging | None) -> Callable[[Tensor], str]:
+    """What the rows of some pictures are known by: the pictures' own files, and those of the reference."""
+    own = PartMarks(source)
+    return own if judging is None else lambda numbers: f"{own(numbers)} {judging.mark}"
+
+
+def _forget_changed(parts: Parts, source: Noting, mark: Callable[[Tensor], str], process: Process) -> None:
     """Remove parts whose files are others by now, and those that left out a picture which can be read by now."""
     for i in parts.own(process):
         if parts.path(i).exists() and mark_of(parts.path(i)) != mark(parts.pictures(i)):

@@ -5,6 +5,7 @@ in `FORMATS`.
 """
 
 import importlib.util
+import json
 from pathlib import Path
 
 from prosmin.encoder import load
@@ -66,11 +67,28 @@ def _check_place(out: Path, form: Form, *, format: str, again: bool) -> None:
         raise UsageError(f"--out {out} is a file; --format {format} writes a folder. Choose another name.")
     if not form.suffix and (out / "config.yaml").exists():
         raise UsageError(f"--out {out} is the folder of a run, whose own encoder would be lost. Choose another folder.")
+    _refuse_card_of_others(form.card(out), format=format)
     there = [file.name for file in form.files(out) if file.exists()]
     if there and not again:
         raise UsageError(
             f"{form.folder(out)} holds {' and '.join(there)} already. Choose another --out, or replace with --again."
         )
+
+
+def _refuse_card_of_others(card: Path, *, format: str) -> None:
+    """An error for a card that describes a file of another form, also where files may be replaced."""
+    try:
+        entries = json.loads(card.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # none is there, or what is there is no card
+        return
+    owners = [name for name, other in FORMATS.items() if isinstance(entries, dict) and other.entry in entries]
+    for name in owners:
+        file = FORMATS[name].beside(card)
+        if name != format and file.exists():
+            raise UsageError(
+                f"{card} is the card of {file.name} beside it, of --format {name}; the card of --format {format} would "
+                "take its place. Choose another name for --out."
+            )
 
 
 def _check_packages(form: Form, *, format: str) -> None:

@@ -73,4 +73,4 @@ def _sentence(folder: Path) -> str:
     return f"{listed}; prosmin.load takes the folder"
 
 
-FORM = Form(write=write, write_half=write_half, names=(WEIGHTS, CARD, REFERENCE))
+FORM = Form(write=write, write_half=write_half, entry="hash", names=(WEIGHTS, CARD, REFERENCE))

@@ -14,6 +14,7 @@ class Form:
     write: Callable[[Encoder, Path], list[str]]  # where to -> sentences that say what was written
     write_half: Callable[[Encoder, Path], list[str]] | None = None  # the same with weights in float16
     suffix: str = ""
+    entry: str  # of its card, and of no other form's: by it a card is known for this form's
     names: tuple[str, ...] = ()  # the files in the folder; endings of further files beside the one file
     packages: tuple[str, ...] = ()  # beyond what prosmin always needs
 
@@ -26,6 +27,14 @@ class Form:
         if not self.suffix:
             return [out / name for name in self.names]
         return [out, card_of(out), *(out.with_name(out.name + name) for name in self.names)]
+
+    def card(self, out: Path) -> Path:
+        """The card among them."""
+        return next(file for file in self.files(out) if file.suffix == ".json")
+
+    def beside(self, card: Path) -> Path:
+        """The file that a card of this form describes."""
+        return card.with_suffix(self.suffix) if self.suffix else card.parent / self.names[0]
 
 
 def card_of(file: Path) -> Path:

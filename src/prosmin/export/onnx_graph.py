@@ -157,4 +157,4 @@ def _sentences(encoder: Encoder, card: dict[str, Any], *, worst: float) -> list[
     ]
 
 
-FORM = Form(write=write, suffix=".onnx", names=(_DATA,), packages=("onnx", "onnxscript", "onnxruntime"))
+FORM = Form(write=write, suffix=".onnx", entry="opset", names=(_DATA,), packages=("onnx", "onnxscript", "onnxruntime"))

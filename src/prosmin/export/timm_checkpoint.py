@@ -94,4 +94,4 @@ def _features(network: nn.Module, views: Tensor) -> Tensor:
     return network(views)
 
 
-FORM = Form(write=write, suffix=".safetensors")
+FORM = Form(write=write, suffix=".safetensors", entry="call")

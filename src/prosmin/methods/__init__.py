@@ -1,6 +1,8 @@
 """The methods: views in, one loss a picture out. docs/extending.md tells how to add one."""
 
+import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -64,13 +66,41 @@ METHODS: dict[str, Callable[[Config], nn.Module]] = {
 }
 
 
+class _Float32Default:
+    """In its block torch takes float32 where no dtype is named, whatever the program around it has set.
+
+    That is one setting for all threads: the first to come in changes it, the last to leave puts it back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before = torch.float32
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = torch.get_default_dtype()
+                torch.set_default_dtype(torch.float32)
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                torch.set_default_dtype(self._before)
+
+
+float32_default = _Float32Default()
+
+
 def build_method(config: Config) -> nn.Module:
     """The method with the weights its seed gives, whatever was drawn before."""
-    return seeded(lambda: METHODS[config.method.name](config), config)
+    return seeded(partial(METHODS[config.method.name], config), config)
 
 
 def seeded(build: Callable[[], nn.Module], config: Config) -> nn.Module:
     """What `build` makes of the random numbers that a configuration's seed gives for weights."""
-    with torch.random.fork_rng(devices=[]):
+    with float32_default, torch.random.fork_rng(devices=[]):
         torch.manual_seed(randomness.key(config.training.seed, 0, "weights"))
         return build()
