@@ -15,6 +15,7 @@ import json
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ RESULTS = Path(__file__).parent / "results"
 PROTOCOLS = ("knn", "linear", "lowshot", "ood", "corruption", "uncertainty")
 ABLATED = ("knn", "linear", "uncertainty")
 """What is asked of a run along an axis."""
+JUDGES_BASELINES = ("knn", "linear", "lowshot", "ood")
 COMMAND = "python benchmarks/evidence.py"
 TUNED_ON_LABELS_OF = "a held-out tenth of train"
 
@@ -106,8 +108,8 @@ STAGES: dict[str, list[Run]] = {
 }
 
 
-def document(run: Run, seed: int, folder: Path, data: Path) -> dict[str, Any]:
-    """Train, judge, and tell all of it."""
+def document(run: Run, seed: int, folder: Path, data: Path, out: Path) -> dict[str, Any]:
+    """Train, judge, and tell all of it; `out` holds the files of earlier runs."""
     here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     specs = {
         name: f"parquet:{data / name}.parquet"
@@ -120,14 +122,18 @@ def document(run: Run, seed: int, folder: Path, data: Path) -> dict[str, Any]:
     marks.append(time.monotonic())
     near, far = specs["cifar100-test"], specs["svhn-test10k"]
     finds_strangers = "ood" in run.protocols
+    owner, baselines = known_baselines(out, config, run.protocols)
+    asked = Options(baselines="none" if owner else "all")
     results = evaluate(
         folder,
         protocols=run.protocols,
         data=specs["cifar10-train"],
         test=specs["cifar10-test"],
         ood=[near, far] if finds_strangers else [],
-        options=Options(near=(near,)) if finds_strangers else Options(),
+        options=replace(asked, near=(near,)) if finds_strangers else asked,
     )
+    for name, rows in baselines.items():
+        results[name]["baselines"] = rows
     kept = ("metrics", "baselines", "sets", "settings", "seconds")
     marks.append(time.monotonic())
     target = {}
@@ -149,6 +155,7 @@ def document(run: Run, seed: int, folder: Path, data: Path) -> dict[str, Any]:
         "hardware": describe_machine(here),
         "command": f"{COMMAND} --data DIR --runs RUNS --only {run.name} --seeds {seed}",
         "chosen_on": TUNED_ON_LABELS_OF,
+        "baselines_of": owner or "this run",
         "health": {
             "verdict": health.verdict(rows, config),
             "path": [_rounded(row) for row in rows[-1 :: -max(1, len(rows) // 24)][::-1]],
@@ -160,11 +167,31 @@ def document(run: Run, seed: int, folder: Path, data: Path) -> dict[str, Any]:
     }
 
 
+def known_baselines(out: Path, config: configs.Config, protocols: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The baselines by protocol that an earlier run has measured, and its file; nothing where there is none.
+
+    Raw pixels and the untrained network are those of every run with the same backbone, seed and evaluation views.
+    """
+    wanted = [name for name in protocols if name in JUDGES_BASELINES]
+    for path in sorted(out.glob(f"*-s{config.training.seed}.json")):
+        found = json.loads(path.read_text())
+        rows = {name: found.get("results", {}).get(name, {}).get("baselines") for name in wanted}
+        if all(rows.values()) and _untrained(found["configuration"]) == _untrained(configs.to_tree(config)):
+            return path.name, rows
+    return "", {}
+
+
+def _untrained(tree: dict[str, Any]) -> dict[str, Any]:
+    """What of a configuration an untrained backbone and its pictures depend on."""
+    views = {name: tree["views"][name] for name in ("global_size", "crop_share", "interpolation", "mean", "std")}
+    return {"backbone": tree["backbone"], "views": views, "seed": tree["training"]["seed"]}
+
+
 def judge_target(folder: Path, *, data: str, test: str) -> dict[str, Any]:
     """kNN and linear probe of the target network, which the papers of DINO and iBOT judge."""
     place = folder.with_name(f"{folder.name}-target")
     export(folder, place, format="safetensors", network="target", again=True)
-    return evaluate(place, protocols=["knn", "linear"], data=data, test=test)
+    return evaluate(place, protocols=["knn", "linear"], data=data, test=test, options=Options(baselines="none"))
 
 
 def seconds(rows: list[dict[str, Any]], batch: int) -> float:
@@ -215,7 +242,9 @@ def main() -> None:
                 continue
             print(f"-- {path.stem}", flush=True)
             try:
-                found = document(replace(run, fields=run.fields | more), seed, options.runs / path.stem, options.data)
+                found = document(
+                    replace(run, fields=run.fields | more), seed, options.runs / path.stem, options.data, options.out
+                )
             except Stopped:
                 raise
             except Exception:

@@ -749,3 +749,20 @@ def test_a_file_of_evidence_names_no_folder_and_is_otherwise_as_it_was():
     found = {"data": {"spec": "parquet:data/cifar10-train.parquet"}, "near": ["parquet:data/x.parquet"], "k": 20}
     told = evidence._sanitised(found, Path("data"))
     assert told == {"data": {"spec": "parquet:cifar10-train.parquet"}, "near": ["parquet:x.parquet"], "k": 20}
+
+
+def test_baselines_are_those_of_an_earlier_run_with_the_same_untrained_network(tmp_path):
+    def config(**fields):
+        names = {name.replace("__", "."): value for name, value in fields.items()}
+        return configs.resolve(recipe="cifar10-resnet18", overrides=names)
+
+    rows = {name: {"baselines": {"raw pixels": {"top1": 0.4}}} for name in ("knn", "linear")}
+    made = {"results": rows, "configuration": configs.to_tree(config())}
+    (tmp_path / "x-s0.json").write_text(json.dumps(made))
+    asked = ("knn", "linear", "uncertainty")
+    other = config(method__name="mocov3", training__epochs="25")
+    found = evidence.known_baselines(tmp_path, other, asked)
+    assert found == ("x-s0.json", {name: row["baselines"] for name, row in rows.items()})
+    for unlike in (config(training__seed="1"), config(backbone__name="resnet8_cifar"), config(views__global_size="48")):
+        assert evidence.known_baselines(tmp_path, unlike, asked) == ("", {})
+    assert evidence.known_baselines(tmp_path, other, (*asked, "lowshot")) == ("", {})

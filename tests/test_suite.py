@@ -29,6 +29,7 @@ from prosmin.training.pretrain import pretrain
 PAPER = ["knn", "linear", "linear-paper", "lowshot", "semi", "transfer", "ood", "corruption", "uncertainty", "pictures"]
 QUICK = ["knn", "linear", "ood", "uncertainty"]
 GIVEN = {
+    "baselines": ("none", "none"),
     "near": (("folder:a", "folder:b"), "folder:a,folder:b"),
     "corrupted": ("folder:a", "folder:a"),
     "corruptions": (("fog",), "fog"),
@@ -231,10 +232,10 @@ class TestSuites:
         assert main(command) == 0
         assert fake == PAPER
         read = {name: json.loads((copy / f"results/{name}.json").read_text())["options"] for name in PAPER}
-        assert read["lowshot"] == {"label_lists": [], "draws": 2}
+        assert read["lowshot"] == {"baselines": "all", "label_lists": [], "draws": 2}
         assert read["corruption"]["severities"] == [3, 5]
         assert read["transfer"]["transfer"] == ["photos"]
-        assert read["knn"] == {}
+        assert read["uncertainty"] == {}
 
     def test_the_file_of_an_encoder_means_its_folder(self, copy, fake):
         assert main(["evaluate", str(copy / "encoder.safetensors"), "--protocols", "knn"]) == 0
@@ -407,11 +408,11 @@ class TestWrongRequests:
         readers = field.metadata["read_by"]
         options = Options(**{field.name: value})
         with pytest.raises(UsageError) as caught:
-            check_read(options, ["knn", "linear"], {})
+            check_read(options, ["uncertainty", "pictures"], {})
         assert f"{flag(field.name)} {text} (read by {', '.join(readers)})" in str(caught.value)
-        assert str(caught.value).endswith(f"--protocols knn,linear,{readers[0]}.")
+        assert str(caught.value).endswith(f"--protocols uncertainty,pictures,{readers[0]}.")
         for name in readers:
-            check_read(options, ["knn", name], {})
+            check_read(options, ["uncertainty", name], {})
         check_read(Options(**{field.name: field.default}), ["knn"], {})  # which is as if not given
 
     def test_all_options_that_are_not_read_are_named_at_once(self, copy, fake, capsys):
@@ -598,3 +599,27 @@ def test_a_run_that_allows_more_unreadable_pictures_is_evaluated_on_its_own(tmp_
     found = evaluate(run, protocols=["knn"])
     assert found["knn"]["seed"] == 0  # of the evaluation's draws, not of the training
     assert (found["knn"]["metrics"]["top1"] * 19).is_integer()
+
+
+def test_without_baselines_the_encoder_s_own_numbers_are_the_same(run, results, tmp_path, capsys):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(suite, "open_pictures", every_twelfth)
+        alone = evaluate(run, protocols=["knn", "linear"], options=Options(baselines="none"), out=tmp_path / "alone")
+    for name, row in alone.items():
+        assert results[name]["baselines"]
+        assert row["baselines"] == {}
+        assert row["metrics"] == results[name]["metrics"]
+    print_table(alone)
+    assert "untrained" not in capsys.readouterr().out
+    with pytest.raises(UsageError, match="--baselines is 'some'; allowed: all, none"):
+        Options(baselines="some")
+
+
+def test_a_result_of_a_version_without_an_option_had_its_default(run, results, capsys):
+    path = run / "results" / "knn.json"
+    row = json.loads(path.read_text())
+    del row["options"]["baselines"]
+    path.write_text(json.dumps(row))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(suite, "open_pictures", lambda spec, **_: pytest.fail("measured again"))
+        assert evaluate(run, protocols=["knn"])["knn"]["metrics"] == row["metrics"]

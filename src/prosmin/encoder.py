@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -57,13 +56,6 @@ class Summary(NamedTuple):
     features: Tensor
     log_scale: Tensor | None
     view_variance: Tensor | None
-
-
-@contextmanager
-def _computing() -> Iterator[None]:
-    """Without gradients, and in float32 whatever default the program around it has set."""
-    with torch.inference_mode(), float32_default:
-        yield
 
 
 class Encoder:
@@ -146,18 +138,18 @@ class Encoder:
         other = Encoder(method, self.config, card=told if self.card else None, fresh=self._fresh)
         return other.to(self.device, precision=self.precision)
 
-    @_computing()
+    @torch.inference_mode()
     def __call__(self, images: Images) -> Embedding:
         """Features (N, D), forecast mean (N, K) and scale (N, K)."""
         batches = self._batches(open_images(images))
         return _joined([_received(self._encode(self._evaluation_view(batch))) for batch in batches])
 
-    @_computing()
+    @torch.inference_mode()
     def features(self, images: Images) -> Tensor:
         """Features (N, D) alone: quicker, and without the memory that K numbers a picture take."""
         return self._features(open_images(images))
 
-    @_computing()
+    @torch.inference_mode()
     def views(self, images: Images, *, count: int = UNCERTAINTY_VIEWS, seed: int = 0) -> list[Embedding]:
         """Embeddings of `count` random global views of every picture, by its place and the seed."""
         if not isinstance(count, int) or count < 1:
@@ -168,7 +160,7 @@ class Encoder:
         ]
         return [_joined([row[number] for row in rows]) for number in range(count)]
 
-    @_computing()
+    @torch.inference_mode()
     def uncertainty(self, images: Images) -> Tensor:
         """One number a picture, larger is less sure: mean log scale; without a scale, the variance between views."""
         given = open_images(images)
@@ -180,7 +172,7 @@ class Encoder:
             [self._view_variance(batch, count=UNCERTAINTY_VIEWS, seed=0).cpu() for batch in self._batches(given)]
         )
 
-    @_computing()
+    @torch.inference_mode()
     def fit_reference(self, images: Images) -> "Encoder":
         """Remember the features of pictures that belong; of a folder or SPEC a few unreadable ones are left out."""
         features = self._features(open_images(images), max_bad=self.config.data.max_bad)
@@ -214,7 +206,7 @@ class Encoder:
             write_reference(folder, self._reference, encoder=card["hash"])
         return folder
 
-    @_computing()
+    @torch.inference_mode()
     def summarise(self, batch: Batch, *, views: int = 0, seed: int = 0) -> Summary:
         """The summary of a batch on the encoder's device; with `views` of 2 or more, the variance between them.
 
@@ -223,7 +215,7 @@ class Encoder:
         summary = self._encode_summary(batch)
         return summary._replace(view_variance=self._view_variance(batch, count=views, seed=seed)) if views else summary
 
-    @_computing()
+    @torch.inference_mode()
     def batch_features(self, batch: Batch) -> Tensor:
         """Features (n, D) of a batch on the encoder's device; the heads are not run."""
         backbone = self.method.get_submodule("online.backbone")

@@ -39,14 +39,14 @@ def random_boxes(numbers: Tensor, sizes: Tensor, *, scale: tuple[float, float], 
 def _widest_boxes(sizes: Tensor, ratio: tuple[float, float]) -> Tensor:
     """The largest centred box whose ratio of width to height is allowed: (B, 2) -> (B, 4)."""
     height, width = sizes.unbind(-1)
-    h = torch.minimum(height, (width / ratio[0]).round().to(torch.int64).clamp(min=1))
-    w = torch.minimum(width, (height * ratio[1]).round().to(torch.int64).clamp(min=1))
+    h = torch.minimum(height, (width.to(torch.float32) / ratio[0]).round().to(torch.int64).clamp(min=1))
+    w = torch.minimum(width, (height.to(torch.float32) * ratio[1]).round().to(torch.int64).clamp(min=1))
     return _centred(sizes, h, w)
 
 
 def centre_boxes(sizes: Tensor, *, share: float) -> Tensor:
     """The centred square whose side is `share` of the shorter side: (B, 2) -> (B, 4)."""
-    side = (sizes.amin(-1) * share).round().to(torch.int64).clamp(min=1)
+    side = (sizes.amin(-1).to(torch.float32) * share).round().to(torch.int64).clamp(min=1)
     return _centred(sizes, side, side)
 
 

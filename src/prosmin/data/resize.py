@@ -72,7 +72,7 @@ def resize_taps(
     """The taps that resize [start, start + length) of an axis to `size`; start, length, flip are (B, V)."""
     kernel, reach = FILTERS[interpolation]
     start, length = start[..., None], length[..., None]  # (B, V, 1)
-    out = torch.arange(size, device=start.device)
+    out = torch.arange(size, dtype=torch.float32, device=start.device)
     if flip is not None:
         out = torch.where(flip[..., None], size - 1 - out, out)
     ratio = length.to(torch.float32) / size
@@ -84,6 +84,6 @@ def resize_taps(
     places = first.clamp_(0, pixels - count)[..., None] + torch.arange(count, device=start.device)
     inside = places - start[..., None]  # (B, V, size, T)
     beyond = (inside < 0) | (inside >= length[..., None])
-    distance = (inside + 0.5 - centre[..., None]).abs_().div_(stretch[..., None])
+    distance = (inside.to(torch.float32) + 0.5 - centre[..., None]).abs_().div_(stretch[..., None])
     weights = kernel(distance.masked_fill_(beyond, math.inf))  # infinity: further than any filter reaches
     return Taps(places, weights.div_(weights.sum(-1, keepdim=True)))

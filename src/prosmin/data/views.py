@@ -94,8 +94,8 @@ def render(images: Tensor, sizes: Tensor, config: ViewsConfig, draws: Draws) -> 
 
 def _empty_views(batch: int, config: ViewsConfig) -> Views:
     """Memory for the views of a batch."""
-    large = torch.empty(GLOBAL_VIEWS, batch, 3, config.global_size, config.global_size)
-    small = torch.empty(config.local, batch, 3, config.local_size, config.local_size)
+    large = torch.empty(GLOBAL_VIEWS, batch, 3, config.global_size, config.global_size, dtype=torch.float32)
+    small = torch.empty(config.local, batch, 3, config.local_size, config.local_size, dtype=torch.float32)
     return Views(large, small if config.local else None)
 
 

@@ -50,6 +50,8 @@ class Context:
     @property
     def subjects(self) -> tuple[str, ...]:
         """Whose features are judged: the trained encoder first."""
+        if self.options.baselines == "none":
+            return (TRAINED,)
         set_too = (UNTRAINED_SET,) if has_batchnorm(self.encoder) else ()
         return (TRAINED, *set_too, UNTRAINED, PIXELS)
 

@@ -18,6 +18,7 @@ from prosmin.data.corruptions.parameters import AUTO, GENERATORS, check_generato
 from prosmin.errors import UsageError
 
 DRAWS = 3
+BASELINES = ("all", "none")
 
 
 def option(default: Any, doc: str, *, form: str, read_by: tuple[str, ...]) -> Any:
@@ -29,6 +30,12 @@ def option(default: Any, doc: str, *, form: str, read_by: tuple[str, ...]) -> An
 class Options:
     """Every field has a value that works without being given."""
 
+    baselines: str = option(
+        BASELINES[0],
+        "all, or none, which leaves raw pixels and untrained networks out and takes a third of the time (default: all)",
+        form="all|none",
+        read_by=("knn", "linear", "lowshot", "ood"),
+    )
     near: tuple[str, ...] = option(
         (),
         "which of the sets of --ood are near the training pictures; near and far ones are averaged apart",
@@ -85,6 +92,8 @@ class Options:
     )
 
     def __post_init__(self) -> None:
+        if self.baselines not in BASELINES:
+            raise UsageError(f"--baselines is {self.baselines!r}; allowed: {', '.join(BASELINES)}.")
         check_names(self.corruptions)
         check_severities(self.severities)
         check_parameters(self.corruption_parameters, auto=True)

@@ -257,8 +257,10 @@ def _load(named: NamedSets, *, max_bad: float, own: bool) -> dict[str, PictureSe
 def _finished(folder: Path, name: str, encoder: Encoder, named: NamedSets, options: Options) -> dict[str, Any] | None:
     """A result already there, if it is of this encoder, these pictures and these options."""
     row = _read(folder, name)
+    # A result of an earlier version says nothing of an option that there was not: it had its default.
+    told = row | {"options": read_by(Options(), name) | (row.get("options") or {})}
     wanted = {"checkpoint": _checkpoint(encoder), "data": named.data, "options": read_by(options, name)}
-    return row if row and all(row.get(key) == value for key, value in wanted.items()) else None
+    return row if row and all(told.get(key) == value for key, value in wanted.items()) else None
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
