@@ -32,7 +32,7 @@ class Options:
 
     baselines: str = option(
         BASELINES[0],
-        "all, or none, which leaves raw pixels and untrained networks out and takes a third of the time (default: all)",
+        "all, or none, which leaves raw pixels and untrained networks out, for half of the time (default: all)",
         form="all|none",
         read_by=("knn", "linear", "lowshot", "ood"),
     )
