@@ -12,6 +12,8 @@ from prosmin import config as configs
 from prosmin.cli import main
 from prosmin.commands import make_parser, recipes
 from prosmin.evaluation.options import split_names
+from prosmin.evaluation.protocols import PROTOCOLS
+from prosmin.evaluation.suite import DEFAULT, SUITES
 
 
 def run(capsys, *arguments):
@@ -295,3 +297,14 @@ def test_the_file_of_a_run_does_not_name_the_new_one(capsys, tmp_path):
     status, _, said = run(capsys, "pretrain", "--config", str(tmp_path / "config.yaml"))
     assert status == 2
     assert "give --out RUN" in said
+
+
+def test_evaluate_s_help_names_every_protocol(capsys):
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    told = said.partition("NAME,... of ")[2].partition(")")[0]
+    listed, _, default = told.partition(" (default: the quick ones, which are ")
+    assert listed.split(", ") == list(SUITES["paper"])
+    assert set(listed.split(", ")) == set(PROTOCOLS)
+    assert set(default.replace(" and a short ", ", ").split(", ")) == set(DEFAULT)

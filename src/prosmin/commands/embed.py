@@ -21,7 +21,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--false-alarms",
         type=float,
         metavar="SHARE",
-        help="of pictures like the reference that may be flagged (default: 0.05, or the least a small one tells)",
+        help="of pictures like the reference that may be flagged (default: 0.05; 1 / (n + 1) if there are n < 19)",
     )
     parser.add_argument(
         "--views",

@@ -13,7 +13,12 @@ TAKES_FIELDS = False
 def declare(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("run_folder", metavar="RUN", help=ENCODER)
-    parser.add_argument("--protocols", metavar="NAME,...", help="which to run (default: the quick ones)")
+    parser.add_argument(
+        "--protocols",
+        metavar="NAME,...",
+        help="of knn, linear, linear-paper, lowshot, semi, transfer, ood, corruption, uncertainty, pictures (default: "
+        "the quick ones, which are knn, linear, ood, uncertainty, pictures and a short corruption)",
+    )
     parser.add_argument("--suite", metavar="NAME", help="paper: all tasks of the paper that the data given allow")
     parser.add_argument("--data", metavar="SPEC", help="pictures, labelled for most protocols (default: the run's)")
     parser.add_argument("--test", metavar="SPEC", help="labelled test pictures, where --data has no split named test")
