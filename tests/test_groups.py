@@ -8,6 +8,7 @@ from prosmin.encoder import untrained
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.groups import groups_of
 from prosmin.evaluation.linear import linear_probe
+from prosmin.evaluation.options import Options
 from prosmin.evaluation.protocols import lowshot
 from prosmin.evaluation.retrieval import right_neighbours
 
@@ -42,7 +43,7 @@ def test_a_probe_chosen_on_folds_of_groups_does_not_trust_what_only_the_group_te
 def test_low_shot_probes_are_chosen_so(tiny, monkeypatch):
     pictures = {name: load_pictures(f"photos@{name}") for name in ("train", "test")}
     every_eighth = {name: some.subset(torch.arange(0, len(some), 8)) for name, some in pictures.items()}
-    context = Context(untrained(tiny()), every_eighth)
+    context = Context(untrained(tiny()), every_eighth, options=Options(draws=1, baselines="none"))
     given = []
 
     def probe(features, labels, *, groups, **others):
