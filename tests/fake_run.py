@@ -246,6 +246,7 @@ def fake_uncertainty(
             "aurc": float(risk.mean()),
             "aurc_random": 0.2,
             "coverage_90": 0.84,
+            "joint_coverage_90_reachable": 0.75,
             "pit_distance": 0.07,
             "spearman_crop": 0.4,
             "spearman_blur": 0.3,

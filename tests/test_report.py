@@ -438,6 +438,7 @@ def test_forecasts_are_held_to_what_they_promise(whole):
     run = read_run(whole, "demo")
     coverage, pit, *worse, rivals = forecast_blocks([run])
     assert "83.7 % of the coordinates lie within intervals meant for 90 %" in coverage.reading
+    assert "All together, 72.0 % of the embeddings do; as their errors go together, 75.0 % could." in coverage.reading
     assert [row[0].text for row in coverage.table.rows] == ["coordinates", "all together"]
     assert coverage.table.rows[1][5] == "72.0 %"  # 0.8 of 90 %
     assert [row[1] for row in pit.table.rows] == ["30.0 %", "20.0 %", "20.0 %", "30.0 %"]

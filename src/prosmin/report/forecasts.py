@@ -59,6 +59,10 @@ def coverage_figure(runs: Sequence[Run]) -> Figure | None:
         "of the coordinates lie within intervals meant for 90 %."
         for _, run, c in having
     )
+    could = having[0][1].metrics("uncertainty").get("joint_coverage_90_reachable")
+    if len(runs) == 1 and joint and could is not None:
+        held = percent(float(np.interp(0.9, joint["nominal"], joint["joint"])))
+        said += f" All together, {held} of the embeddings do; as their errors go together, {percent(could)} could."
     words = Words(id="coverage", title=title, desc=said, x="promised", y="observed")
     return Figure(
         id="figure-coverage",
