@@ -233,6 +233,8 @@ def test_wrong_use_is_one_sentence(whole, tmp_path):
     with pytest.raises(ProsminError, match="no run folder"):
         write_report([tmp_path / "absent"], tmp_path / "x.html")
     (tmp_path / "empty").mkdir()
+    with pytest.raises(ProsminError, match=r"holds some\. Give one of them, or several: .*demo"):
+        write_report([whole.parent], tmp_path / "x.html")
     with pytest.raises(ProsminError, match="holds no run"):
         write_report([tmp_path / "empty"], tmp_path / "x.html")
     with pytest.raises(ProsminError, match="is a folder"):

@@ -6,7 +6,6 @@ the reference names the weights it was fitted with, so that it is never used wit
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from prosmin.errors import ProsminError
 from prosmin.evaluation.ood import KnnDistance
 from prosmin.files import file_hash, write_text, writing
+from prosmin.meant import runs_below
 
 WEIGHTS, CARD, REFERENCE = "encoder.safetensors", "encoder.json", "reference.safetensors"
 FORMAT = 1
@@ -97,22 +97,12 @@ def _no_card(folder: Path) -> ProsminError:
         )
     if (folder / WEIGHTS).exists():
         return ProsminError(f"{folder} holds no {CARD}, the card of the {WEIGHTS} there. Copy both again.")
-    runs = _runs_below(folder)
-    if runs:
-        shown = ", ".join(runs[:10]) + (f" and {len(runs) - 10} more" if len(runs) > 10 else "")
-        return ProsminError(f"{folder} is not a run folder, but holds some. Give one of them: {shown}.")
+    if runs := runs_below(folder):
+        return ProsminError(f"{folder} is not a run folder, but holds some. Give one of them: {runs}.")
     return ProsminError(
         f"{folder} is not a run folder: it holds no {CARD}. Give the folder that `prosmin pretrain --out` or "
         "Encoder.save wrote."
     )
-
-
-def _runs_below(folder: Path) -> list[str]:
-    try:
-        inside = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir())
-    except OSError:
-        return []
-    return [path for path in inside if any((Path(path) / name).is_file() for name in (CARD, "config.yaml"))]
 
 
 def fill(method: nn.Module, folder: Path, card: dict[str, Any]) -> nn.Module:

@@ -1,7 +1,9 @@
-"""What somebody may have meant by a name that there is not."""
+"""What somebody may have meant by a name that there is not, or by a folder that is no run."""
 
 import difflib
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
@@ -35,3 +37,13 @@ def meant_option(name: str, *, flags: Iterable[str], fields: Iterable[str]) -> s
     if flag := closest(name.lower(), [flag.lstrip("-") for flag in flags]):
         return did_you_mean(f"--{flag}")
     return did_you_mean(*by_last.get(closest(plain, by_last) or "", []))
+
+
+def runs_below(folder: Path) -> str:
+    """The folders of runs and encoders in a folder that is none itself, ten at most; empty where there are none."""
+    try:
+        inside = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir())
+    except OSError:
+        return ""
+    runs = [path for path in inside if any((Path(path) / name).is_file() for name in ("encoder.json", "config.yaml"))]
+    return ", ".join(runs[:10]) + (f" and {len(runs) - 10} more" if len(runs) > 10 else "")

@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 
 from prosmin.errors import ProsminError, UsageError
+from prosmin.meant import runs_below
 
 Line = dict[str, float]
 Arrays = dict[str, np.ndarray]
@@ -118,6 +119,8 @@ def read_run(path: Path, name: str) -> Run:
     log = _read_log(Path(card.get("run", path)) / "metrics.jsonl", notes)
     results = _read_results(path, notes)
     if not (config or log or results):
+        if runs := runs_below(path):
+            raise ProsminError(f"{path} is not a run folder, but holds some. Give one of them, or several: {runs}.")
         raise ProsminError(
             f"{path} holds no run: config.yaml, metrics.jsonl and results/*.json are missing or unreadable; "
             "give a folder that prosmin pretrain or prosmin evaluate wrote."
