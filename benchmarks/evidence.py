@@ -26,6 +26,7 @@ from prosmin import config as configs
 from prosmin.benchmark.machine import describe_machine
 from prosmin.encoder_file import read_card
 from prosmin.errors import Stopped
+from prosmin.evaluation.linear import L2_GRID
 from prosmin.evaluation.options import Options
 from prosmin.evaluation.suite import evaluate
 from prosmin.export import export
@@ -38,6 +39,7 @@ PROTOCOLS = ("knn", "linear", "lowshot", "ood", "corruption", "uncertainty")
 ABLATED = ("knn", "linear", "uncertainty")
 """What is asked of a run along an axis."""
 JUDGES_BASELINES = ("knn", "linear", "lowshot", "ood")
+OWN = "this run"
 COMMAND = "python benchmarks/evidence.py"
 TUNED_ON_LABELS_OF = "a held-out tenth of train"
 
@@ -155,7 +157,8 @@ def document(run: Run, seed: int, folder: Path, data: Path, out: Path) -> dict[s
         "hardware": describe_machine(here),
         "command": f"{COMMAND} --data DIR --runs RUNS --only {run.name} --seeds {seed}",
         "chosen_on": TUNED_ON_LABELS_OF,
-        "baselines_of": owner or "this run",
+        "baselines_of": owner or OWN,
+        "l2_grid": list(L2_GRID),
         "health": {
             "verdict": health.verdict(rows, config),
             "path": [_rounded(row) for row in rows[-1 :: -max(1, len(rows) // 24)][::-1]],
@@ -176,8 +179,11 @@ def known_baselines(out: Path, config: configs.Config, protocols: Sequence[str])
     for path in sorted(out.glob(f"*-s{config.training.seed}.json")):
         found = json.loads(path.read_text())
         rows = {name: found.get("results", {}).get(name, {}).get("baselines") for name in wanted}
-        if all(rows.values()) and _untrained(found["configuration"]) == _untrained(configs.to_tree(config)):
-            return path.name, rows
+        same = found.get("l2_grid") == list(L2_GRID) and _untrained(found["configuration"]) == _untrained(
+            configs.to_tree(config)
+        )
+        if same and all(rows.values()):
+            return path.name if found["baselines_of"] == OWN else found["baselines_of"], rows
     return "", {}
 
 

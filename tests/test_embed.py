@@ -686,6 +686,51 @@ class TestFilesOfTheSameSize:
             embed(encoder, request)
 
 
+class TestUnderALauncher:
+    """Its machines may have copies of the files, of other times: what one has made the others must not make again."""
+
+    @pytest.fixture(autouse=True)
+    def launched(self, monkeypatch):
+        for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}.items():
+            monkeypatch.setenv(name, value)
+
+    @pytest.mark.parametrize("role", ["data", "reference"])
+    def test_times_do_not_count(self, encoder, specs, tmp_path, small_parts, monkeypatch, role):
+        spec = write_bmp(tmp_path / "set", 100, seed=1)
+        given = {"data": spec, "reference": "none"} if role == "data" else {"data": specs[1], "reference": spec}
+        request = Request(**given, out=tmp_path / "x.parquet", views=0)
+        stop_before_joining(encoder, request, monkeypatch)
+        folder = request.out.with_name("x.parquet.parts")
+        parts = {
+            path: path.stat().st_mtime_ns for kind in ("parquet", "safetensors") for path in folder.rglob(f"*.{kind}")
+        }
+        assert len(parts) > 1
+        for path in (tmp_path / "set").iterdir():
+            os.utime(path, (0, 0))
+        seen, join = [], run.join
+
+        def looked_at(*given, **more):
+            seen.append({path: path.stat().st_mtime_ns for path in parts})
+            return join(*given, **more)
+
+        monkeypatch.setattr(run, "join", looked_at)
+        embed(encoder, request)
+        assert seen == [parts]
+
+    def test_a_finished_file_stays_finished(self, encoder, tmp_path, capsys):
+        request = Request(
+            data=write_bmp(tmp_path / "set", 30, seed=1), out=tmp_path / "x.parquet", reference="none", views=0
+        )
+        embed(encoder, request)
+        for path in (tmp_path / "set").iterdir():
+            os.utime(path, (0, 0))
+        embed(encoder, request)
+        assert "has been written already" in capsys.readouterr().out
+        Image.new("RGB", (9, 9)).save(tmp_path / "set" / "003.bmp")
+        with pytest.raises(ProsminError, match="was written from other files"):
+            embed(encoder, request)
+
+
 def test_a_file_written_to_while_it_is_embedded_shows_afterwards(encoder, tmp_path, monkeypatch):
     request = Request(
         data=write_bmp(tmp_path / "set", 30, seed=1), out=tmp_path / "x.parquet", reference="none", views=0
@@ -829,6 +874,8 @@ class TestRefusals:
 def test_a_launcher_says_which_process_this_is(environment, expected):
     found = this_process(environment, Helpers())
     assert (found.rank, found.world, found.local) == expected
+    by_launcher = {"TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS"} & environment.keys()
+    assert found.launched == (bool(by_launcher) and "PROSMIN_PROCESS" not in environment)
 
 
 class Again(Recorded):

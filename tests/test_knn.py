@@ -102,6 +102,7 @@ def test_separated_clusters_are_classified() -> None:
         (torch.ones(5, 3), torch.ones(5, 3), 5, True, "1 to 4"),
         (torch.ones(5, 3), torch.ones(2, 3), 0, False, "1 to 5"),
         (torch.ones(5, 3), torch.ones(2, 3), 1, True, "same"),
+        (torch.ones(0, 3), torch.ones(0, 3), 1, True, "0 pictures can be neighbours"),
         (torch.full((5, 3), torch.nan), torch.ones(2, 3), 1, False, "not finite"),
     ],
 )

@@ -757,8 +757,11 @@ def test_baselines_are_those_of_an_earlier_run_with_the_same_untrained_network(t
         return configs.resolve(recipe="cifar10-resnet18", overrides=names)
 
     rows = {name: {"baselines": {"raw pixels": {"top1": 0.4}}} for name in ("knn", "linear")}
-    made = {"results": rows, "configuration": configs.to_tree(config())}
+    made = {"results": rows, "configuration": configs.to_tree(config()), "baselines_of": evidence.OWN}
+    (tmp_path / "old-s0.json").write_text(json.dumps(made))  # of probes with other strengths
+    made |= {"l2_grid": list(evidence.L2_GRID)}
     (tmp_path / "x-s0.json").write_text(json.dumps(made))
+    (tmp_path / "borrowed-s0.json").write_text(json.dumps(made | {"baselines_of": "x-s0.json"}))
     asked = ("knn", "linear", "uncertainty")
     other = config(method__name="mocov3", training__epochs="25")
     found = evidence.known_baselines(tmp_path, other, asked)

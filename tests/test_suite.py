@@ -609,6 +609,10 @@ def test_without_baselines_the_encoder_s_own_numbers_are_the_same(run, results, 
         assert results[name]["baselines"]
         assert row["baselines"] == {}
         assert row["metrics"] == results[name]["metrics"]
+    with pytest.MonkeyPatch.context() as patch:  # a result with baselines has all that is asked for
+        patch.setattr(suite, "open_pictures", lambda spec, **_: pytest.fail("measured again"))
+        kept = evaluate(run, protocols=["knn"], options=Options(baselines="none"))
+    assert kept["knn"]["baselines"]
     print_table(alone)
     assert "untrained" not in capsys.readouterr().out
     with pytest.raises(UsageError, match="--baselines is 'some'; allowed: all, none"):

@@ -146,7 +146,8 @@ def _of_a_list(item: Any, what: str) -> Picture:
         item = _from_array(item, what)
     if isinstance(item, Encoded):
         return bytes(item)
-    _refuse_open_file(item, what)
+    if not isinstance(item, os.PathLike):
+        _refuse_open_file(item, what)
     if not isinstance(item, Tensor | Image.Image | str | os.PathLike):
         raise ProsminError(f"{what} came as {type(item).__name__}; allowed: {_ALLOWED}.")
     if isinstance(item, Tensor) and (item.ndim != 3 or item.shape[0] != 3 or item.dtype != torch.uint8):

@@ -23,6 +23,8 @@ class Process:
     world: int
     local: int
     helpers: Helpers = field(default_factory=Helpers)
+    launched: bool = False
+    """By torchrun or SLURM, perhaps on machines with copies of the files that have other times."""
 
     @property
     def is_all(self) -> bool:
@@ -59,4 +61,4 @@ def this_process(environment: Mapping[str, str], helpers: Helpers) -> Process:
     if launcher is None:
         return Process(0, 1, 0)
     rank, world, local = (int(environment[name]) for name in launcher[1:])
-    return Process(rank, world, local)
+    return Process(rank, world, local, launched=True)

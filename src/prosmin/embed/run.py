@@ -53,11 +53,12 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
     settings = _settings(encoder, source, belonging, request)
     specs = [each.spec for each in (source, belonging) if each is not None]
     if _is_finished(request.out, settings):
-        _refuse_changed(request.out, specs)
+        _refuse_changed(request.out, specs, times=not process.launched)
         _say(process, f"{request.out} has been written already.")
         return request.out
     folder = request.out.with_name(f"{request.out.name}.parts")
-    marks = timed_marks(specs) if process.rank == 0 else {}  # before a file is read: it may be written to meanwhile
+    # Before a file is read: it may be written to meanwhile.
+    marks = {"files": files_marks(specs), "files_and_times": timed_marks(specs)} if process.rank == 0 else {}
     with open_folder(folder, settings, process, finished=partial(_is_finished, request.out, settings)):
         if _is_finished(request.out, settings):  # by the first process, between the last line and the lock
             return request.out
@@ -70,8 +71,8 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
             process.wait_until(parts.are_whole, what=f"parts of {folder}")
             with others_out(folder, process):
                 if process.world > 1:
-                    _mend_rows(encoder, source, judging, parts, request)
-                about = _about(str(run), settings, judging, command) | {"files_and_times": marks}
+                    _mend_rows(encoder, source, judging, parts, process, request)
+                about = _about(str(run), settings, judging, command) | marks
                 found = join(parts, request.out, source, about, max_bad=request.max_bad)
                 process.helpers.end()
                 shutil.rmtree(folder)
@@ -136,13 +137,12 @@ def _is_finished(out: Path, settings: dict[str, Any]) -> bool:
     return True
 
 
-def _refuse_changed(out: Path, specs: list[str]) -> None:
+def _refuse_changed(out: Path, specs: list[str], *, times: bool) -> None:
     """A finished file is not that of files with other sizes or times by now, though their names are the same."""
     told = told_of(out) or {}
-    if "files_and_times" in told:
-        then, now = told["files_and_times"], timed_marks(specs)
-    else:  # it is of a prosmin that looked at the sizes alone
-        then, now = told.get("files", {}), files_marks(specs)
+    timed = times and "files_and_times" in told  # a file of a prosmin that looked at the sizes alone has no times
+    then = told.get("files_and_times" if timed else "files", {})
+    now = timed_marks(specs) if timed else files_marks(specs)
     changed = [spec for spec, mark in now.items() if then.get(spec, mark) != mark]
     if changed:
         raise ProsminError(
@@ -159,7 +159,7 @@ def _reference(
     It lies in a folder named after the state of its files: when they change, a command that continues finds none.
     """
     numbers = references.choose(belonging)
-    mark = PartMarks(belonging)(numbers)
+    mark = PartMarks(belonging, times=not process.launched)(numbers)
     folder = folder / f"reference-{mark}" if mark else folder
     file = folder / "reference.safetensors"
     groups, own = own_groups(source, belonging, numbers)
@@ -211,7 +211,7 @@ def _write_rows(
 ) -> None:
     """This process's parts of the file."""
     threshold = None if judging is None else judging.threshold
-    mark = _row_marks(source, judging)
+    mark = _row_marks(source, judging, process)
     _forget_changed(parts, source, mark, process)
 
     summarise = recorded(partial(encoder.summarise, views=request.views), encoder, size=_batch(encoder, request))
@@ -240,18 +240,20 @@ def _write_rows(
     )
 
 
-def _mend_rows(encoder: Encoder, source: Noting, judging: Judging | None, parts: Parts, request: Request) -> None:
+def _mend_rows(
+    encoder: Encoder, source: Noting, judging: Judging | None, parts: Parts, process: Process, request: Request
+) -> None:
     """What another process had not yet looked at when all parts of an earlier command were there."""
-    alone = Process(0, 1, 0)
-    _forget_changed(parts, source, _row_marks(source, judging), alone)
+    alone = Process(0, 1, 0, launched=process.launched)
+    _forget_changed(parts, source, _row_marks(source, judging, alone), alone)
     if not parts.are_whole():
         _write_rows(encoder, source, judging, parts, alone, request)
 
 
-def _row_marks(source: Noting, judging: Judging | None) -> Callable[[Tensor], str]:
+def _row_marks(source: Noting, judging: Judging | None, process: Process) -> Callable[[Tensor], str]:
     """What the rows of some pictures are known by: the pictures' own files, and those of the reference."""
-    own = PartMarks(source)
-    return own if judging is None else lambda numbers: f"{own(numbers)} {judging.mark}"
+    own = PartMarks(source, times=not process.launched)
+    return own if judging is None else lambda numbers: f"{own(numbers)} {judging.mark}".strip()
 
 
 def _forget_changed(parts: Parts, source: Noting, mark: Callable[[Tensor], str], process: Process) -> None:

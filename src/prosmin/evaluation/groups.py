@@ -1,7 +1,7 @@
 """Pictures that show the same thing: patches of an embedded photograph overlap within a block of theirs.
 
-A patch whose half is known would be found without any learning, so a block stays together wherever pictures are told
-apart: it is held out as a whole, dealt to one fold, and none of it is a neighbour of another.
+A patch whose half is known would be found without any learning, so a block stays together where answers are judged:
+it is held out as a whole, dealt to one fold, and for R@1 and R-AUROC none of it is a neighbour of another.
 """
 
 from collections.abc import Sequence

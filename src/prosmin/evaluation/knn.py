@@ -79,7 +79,8 @@ def _check(bank: Tensor, queries: Tensor, k: int, groups: Tensor | None) -> None
         raise ProsminError(
             f"A search among {len(bank)} pictures for themselves got {len(queries)} queries; give the same."
         )
-    available = len(bank) - (0 if groups is None else int(torch.unique(groups, return_counts=True)[1].max()))
+    largest = 0 if groups is None else int(torch.unique(groups, return_counts=True)[1].amax(0)) if len(bank) else 0
+    available = len(bank) - largest
     if not 1 <= k <= available:
         raise ProsminError(f"k is {k}, but {available} pictures can be neighbours; allowed: 1 to {available}.")
     for features in (bank, queries):

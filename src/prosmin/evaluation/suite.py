@@ -258,8 +258,11 @@ def _finished(folder: Path, name: str, encoder: Encoder, named: NamedSets, optio
     """A result already there, if it is of this encoder, these pictures and these options."""
     row = _read(folder, name)
     # A result of an earlier version says nothing of an option that there was not: it had its default.
-    told = row | {"options": read_by(Options(), name) | (row.get("options") or {})}
-    wanted = {"checkpoint": _checkpoint(encoder), "data": named.data, "options": read_by(options, name)}
+    had, asked = read_by(Options(), name) | (row.get("options") or {}), read_by(options, name)
+    if asked.get("baselines") == "none":
+        had["baselines"] = "none"  # a result with baselines has all that is asked for
+    told = row | {"options": had}
+    wanted = {"checkpoint": _checkpoint(encoder), "data": named.data, "options": asked}
     return row if row and all(told.get(key) == value for key, value in wanted.items()) else None
 
 

@@ -136,6 +136,9 @@ def severity_figure(runs: Sequence[Run], kind: str) -> Figure | None:
         f"correlation {number(run.metrics('uncertainty').get(f'spearman_{kind}', np.nan))}."
         for _, run, c in having
     )
+    if kind != "crop" and len({_parameters(run) for _, run, _ in having}) > 1:
+        said += " Their severities differ in strength: " + ", ".join(f"{r.name} {_parameters(r)}" for _, r, _ in having)
+        said += "."
     ticks = sorted({float(s) for _, _, c in having for s in c["severity"]})
     words = Words(id=f"worse-{kind}", title=title, desc=said, x="severity", y="uncertainty")
     every = np.concatenate([v for c in curves for v in (c.y, c.low, c.high) if v is not None])
@@ -154,6 +157,12 @@ def severity_figure(runs: Sequence[Run], kind: str) -> Figure | None:
         ),
         commands=[run.command("uncertainty") for _, run, _ in having],
     )
+
+
+def _parameters(run: Run) -> str:
+    """Whose severities blur and noise have; once there were only ImageNet-C's."""
+    severity = run.part("uncertainty", "settings").get("severity")
+    return str(severity.get("parameters", "imagenet-c")) if isinstance(severity, dict) else "imagenet-c"
 
 
 def _severity(run: Run, kind: str) -> dict[str, np.ndarray] | None:
