@@ -89,10 +89,11 @@ def split_spec(spec: str, split: str) -> str:
     return f"{scheme}{'@' if scheme == 'photos' else ':'}{OTHER_SPLITS[scheme](rest, split)}"
 
 
-def files_mark(spec: str) -> str | None:
+def files_mark(spec: str, *, times: bool = False) -> str | None:
     """A hash of the names and sizes of the files behind a SPEC: another one, other pictures.
 
-    None where it stands for a published set, or where its files are not there.
+    With `times` their times of modification count too. None where it stands for a published set, or where its files
+    are not there.
     """
     scheme, rest = parse(spec)
     if scheme not in FILES:
@@ -100,7 +101,7 @@ def files_mark(spec: str) -> str | None:
     digest = hashlib.blake2b(digest_size=8)
     try:
         for path in FILES[scheme](rest):
-            digest.update(os.fsencode(f"{path} {os.stat(path).st_size}\n"))
+            digest.update(os.fsencode(f"{path} {file_state(path, times=times)}\n"))
     except (OSError, ProsminError):
         return None
     return digest.hexdigest()
@@ -120,9 +121,15 @@ def tree_mark(path: str) -> str:
     return hashlib.blake2b("\n".join(found).encode("utf-8", "replace"), digest_size=8).hexdigest() if found else ""
 
 
-def files_marks(specs: Iterable[str]) -> dict[str, str]:
+def file_state(path: str, *, times: bool) -> str:
+    """The size of a file and, with `times`, when it was written to."""
+    found = os.stat(path)
+    return f"{found.st_size} {found.st_mtime_ns}" if times else str(found.st_size)
+
+
+def files_marks(specs: Iterable[str], *, times: bool = False) -> dict[str, str]:
     """`files_mark` of each SPEC that has one."""
-    marks = {spec: files_mark(spec) for spec in dict.fromkeys(specs)}
+    marks = {spec: files_mark(spec, times=times) for spec in dict.fromkeys(specs)}
     return {spec: mark for spec, mark in marks.items() if mark is not None}
 
 

@@ -7,14 +7,12 @@ copies of the files, go by the sizes.
 
 import hashlib
 import os
-from collections.abc import Iterable
 
 from torch import Tensor
 
 from prosmin.data.folder import FolderSource
 from prosmin.data.noting import Noting
-from prosmin.data.sources import FILES, files_mark, parse
-from prosmin.errors import ProsminError
+from prosmin.data.sources import file_state, files_mark
 
 
 class PartMarks:
@@ -23,8 +21,7 @@ class PartMarks:
     def __init__(self, source: Noting, *, times: bool) -> None:
         opened = source.source
         self._folder, self._times = opened if isinstance(opened, FolderSource) else None, times
-        mark = timed_mark if times else files_mark
-        self._whole = "" if self._folder else mark(source.spec) or ""
+        self._whole = "" if self._folder else files_mark(source.spec, times=times) or ""
 
     def __call__(self, numbers: Tensor) -> str:
         """A few letters that are others when a file of these pictures is another; empty for a published set."""
@@ -35,32 +32,8 @@ class PartMarks:
         return hashlib.blake2b(states.encode(), digest_size=8).hexdigest()
 
 
-def timed_mark(spec: str) -> str | None:
-    """`files_mark` with the files' times: a hash of names, sizes and times of modification.
-
-    None where a SPEC stands for a published set, or where its files are not there.
-    """
-    scheme, rest = parse(spec)
-    if scheme not in FILES:
-        return None
-    digest = hashlib.blake2b(digest_size=8)
-    try:
-        for path in FILES[scheme](rest):
-            digest.update(os.fsencode(f"{path} {_state(path, times=True)}\n"))
-    except ProsminError:
-        return None
-    return digest.hexdigest()
-
-
-def timed_marks(specs: Iterable[str]) -> dict[str, str]:
-    """`timed_mark` of each SPEC that has one."""
-    marks = {spec: timed_mark(spec) for spec in dict.fromkeys(specs)}
-    return {spec: mark for spec, mark in marks.items() if mark is not None}
-
-
 def _state(path: str, *, times: bool) -> str:
     try:
-        found = os.stat(path)
+        return file_state(path, times=times)
     except OSError:
         return "none"
-    return f"{found.st_size} {found.st_mtime_ns}" if times else str(found.st_size)

@@ -25,7 +25,7 @@ from prosmin.embed import reference as references
 from prosmin.embed.columns import Made
 from prosmin.embed.joining import Joined, join, mark_of, told_of, unreadable_of, write_table
 from prosmin.embed.judging import Judging
-from prosmin.embed.marking import PartMarks, timed_marks
+from prosmin.embed.marking import PartMarks
 from prosmin.embed.own import own_groups
 from prosmin.embed.parts import PART, Parts, open_folder, others_out, refuse_other
 from prosmin.embed.processes import Process, this_process
@@ -58,7 +58,9 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
         return request.out
     folder = request.out.with_name(f"{request.out.name}.parts")
     # Before a file is read: it may be written to meanwhile.
-    marks = {"files": files_marks(specs), "files_and_times": timed_marks(specs)} if process.rank == 0 else {}
+    marks = (
+        {"files": files_marks(specs), "files_and_times": files_marks(specs, times=True)} if process.rank == 0 else {}
+    )
     with open_folder(folder, settings, process, finished=partial(_is_finished, request.out, settings)):
         if _is_finished(request.out, settings):  # by the first process, between the last line and the lock
             return request.out
@@ -142,7 +144,7 @@ def _refuse_changed(out: Path, specs: list[str], *, times: bool) -> None:
     told = told_of(out) or {}
     timed = times and "files_and_times" in told  # a file of a prosmin that looked at the sizes alone has no times
     then = told.get("files_and_times" if timed else "files", {})
-    now = timed_marks(specs) if timed else files_marks(specs)
+    now = files_marks(specs, times=timed)
     changed = [spec for spec, mark in now.items() if then.get(spec, mark) != mark]
     if changed:
         raise ProsminError(
