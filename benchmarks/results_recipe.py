@@ -12,15 +12,15 @@ def recipe(runs: Runs, folder: Path) -> list[str]:
     lines = []
     for backbone, title in BACKBONES.items():
         # The most final table first: the run that counts.
-        for names in (table.runs(backbone) for table in TABLES if table.stage != "first"):
+        for names in (table.runs(backbone) for table in TABLES):
             ours, twin = (runs.get(names.get(method, "")) for method in ("prosmin", "deterministic"))
-            if ours:
+            if ours and not ours[0].is_earlier_code:
                 lines.append(f"- {title.split(' (')[0]}: the score, and {_parts(ours[0])}.{_twin(ours[0], twin)}")
                 break
     if not lines:
         return []
     told = identification(folder)
-    head = '**What "ProSMIN" is in the tables**, but for those before tuning: more than the score.'
+    head = '**What "ProSMIN" is in the tables**, but for runs of earlier code: more than the score.'
     return [f"{head} {told}".rstrip(), "", *lines]
 
 

@@ -189,7 +189,9 @@ def files(runs: Runs) -> list[str]:
     for run in (run for seeds in runs.values() for run in seeds):
         document = run.document
         cells = (f"`{document['fingerprint']}`", str(document["epochs"]), str(run.seed), hardware(run))
-        lines.append(row(f"`{run.file}`", *cells, f"`{document['command'].replace('|', chr(92) + '|')}`"))
+        command = f"`{document['command'].replace('|', chr(92) + '|')}`"
+        other = document.get("same_training_as")
+        lines.append(row(f"`{run.file}`", *cells, f"the same training as `{other}`" if other else command))
     return lines
 
 

@@ -35,8 +35,11 @@ test results of earlier runs had been seen. And the *best* out-of-distribution s
 all of them on the same pictures, so it says what the encoder holds, not what a user would have picked."""
 
 FIRST = """\
-"Before tuning" is true of the other methods; ProSMIN's recipe here had been through a first tuning, with earlier code:
-its forecast was not yet in units of the target's spread, and there was no identification term to turn on."""
+"Before tuning" is not the same for all. On the ResNet it is true of the other methods; ProSMIN's recipe there had been
+through a first tuning, with earlier code: its forecast was not yet in units of the target's spread, and there was no
+identification term to turn on. On the ViT ProSMIN began with the heads, the loss and the momentum that tuning on the
+ResNet had kept, while MoCo v3 and DINO had neither MoCo v3's quicker target nor DINO's higher rate, which were kept
+there too: a lead of ProSMIN in that table is to be read with this in mind."""
 
 FALLEN = (
     "**{} collapsed here.** A first rank of such a run in NLL or calibration under corruptions shows that an encoder "

@@ -1,6 +1,7 @@
 """RESULTS.md is what the files give: its cells, ranks, verdicts and gaps, from made-up runs and from the real ones."""
 
 import copy
+import dataclasses
 import json
 import re
 import sys
@@ -749,6 +750,30 @@ def test_a_file_of_evidence_names_no_folder_and_is_otherwise_as_it_was():
     found = {"data": {"spec": "parquet:data/cifar10-train.parquet"}, "near": ["parquet:data/x.parquet"], "k": 20}
     told = evidence._sanitised(found, Path("data"))
     assert told == {"data": {"spec": "parquet:cifar10-train.parquet"}, "near": ["parquet:x.parquet"], "k": 20}
+
+
+def test_a_training_of_the_same_configuration_is_not_repeated_under_another_name(tmp_path):
+    plan = evidence.Run("cifar10-vit-dino-100", "cifar10-vit", {"method.name": "dino", "training.epochs": "100"})
+    fields = {**plan.fields, "data.spec": "parquet:elsewhere.parquet", "training.seed": "0"}
+    tree = configs.to_tree(configs.resolve(recipe=plan.recipe, overrides=fields))
+    made = {"name": "x", "configuration": tree, "results": {key: {} for key in evidence.PROTOCOLS}, "seed": 0}
+    file = tmp_path / "cifar10-vit-dino-100-first-s0.json"
+    file.write_text(json.dumps(made))
+    found = evidence.same_training(tmp_path, plan, 0)
+    assert found["same_training_as"] == file.name
+    assert (found["name"], found["overrides"]) == (plan.name, plan.fields)
+    (tmp_path / "cifar10-vit-again-s0.json").write_text(json.dumps(found))
+    assert evidence.same_training(tmp_path, plan, 0)["same_training_as"] == file.name
+    assert evidence.same_training(tmp_path, plan, 1) is None
+    faster = dataclasses.replace(plan, fields=plan.fields | {"optimizer.lr": "1.0e-3"})
+    assert evidence.same_training(tmp_path, faster, 0) is None
+    assert evidence.same_training(tmp_path, dataclasses.replace(plan, protocols=("knn", "other")), 0) is None
+
+
+@pytest.mark.parametrize("name", [f"{evidence.VIT}-{method}-100-first" for method in ("prosmin", "dino", "mocov3")])
+def test_a_first_run_can_be_made_again_from_the_recipe_of_today(name):
+    run = next(run for run in evidence.STAGES["first"] if run.name == name)
+    assert evidence.same_training(evidence.RESULTS, run, 0)["same_training_as"] == f"{name}-s0.json"
 
 
 def test_baselines_are_those_of_an_earlier_run_with_the_same_untrained_network(tmp_path):
