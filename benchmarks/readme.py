@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import evidence
 from prosmin import config as configs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,7 +79,10 @@ def methods() -> list[str]:
                 files = sorted(RESULTS.glob(f"{recipe}-{method}-{EPOCHS}{suffix}-s[0-9]*.json"))
                 if files:
                     runs = [read(file.name) for file in files]
-                    lines.append(_row(network, title, state, str(len(runs)), *_compared(runs)))
+                    same = ", nothing changed" if all("same_training_as" in run for run in runs) else ""
+                    older = any(evidence.code(run) < evidence.code_of_today(run) for run in runs)
+                    told = state + same + (", earlier code" if older else "")
+                    lines.append(_row(network, title, told, str(len(runs)), *_compared(runs)))
                     break
     return lines
 
@@ -205,12 +209,17 @@ def _reached(source: str, document: dict[str, Any]) -> str:
         best = max((number(row, protocol, name, True) for row in rows), key=float, default="")
         return f"{number('trained', protocol, name, True)} %" + (f" (untrained {best} %)" if best else "")
 
+    def strangers() -> str:
+        if "near_auroc" not in results.get("ood", {}).get("metrics", {}):
+            return beside("ood", "auroc")
+        return f"CIFAR-100 {beside('ood', 'near_auroc')}, SVHN {beside('ood', 'far_auroc')}"
+
     epochs = f", {document['epochs']} epochs" if "epochs" in document else ""
     others = "; all methods: [RESULTS.md](RESULTS.md)" if "epochs" in document else ""
     return (
         f"ProSMIN{epochs}: kNN {beside('knn', 'top1')}, linear {beside('linear', 'top1')}, "
         f"NLL {number('trained', 'linear', 'nll')}, ECE {number('trained', 'linear', 'ece')}, "
-        f"OOD AUROC {beside('ood', 'auroc')}: `benchmarks/results/{source}`{others}"
+        f"OOD AUROC {strangers()}: `benchmarks/results/{source}`{others}"
     )
 
 

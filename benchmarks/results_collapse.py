@@ -46,7 +46,7 @@ def has_collapsed(run: Finished) -> bool:
 
 def collapse_word(runs: Runs) -> str:
     """The verdict on "it cannot collapse": of all runs and, where it differs, of those that today's code trained."""
-    every = [run for seeds in runs.values() for run in seeds if _forecasts(run)]
+    every = [run for seeds in runs.values() for run in seeds if _counts(run)]
     word, today = _word(every), _word([run for run in every if not run.is_earlier_code])
     return word if word == today else f"{word}, in a run of earlier code; with the code of today: {today}"
 
@@ -54,7 +54,7 @@ def collapse_word(runs: Runs) -> str:
 def collapse(runs: Runs, lam_runs: list[str]) -> list[str]:
     """The verdict, the counts behind it, and the runs that collapsed."""
     groups: dict[tuple[str, str, str], Seeds] = {}
-    for run in (run for seeds in runs.values() for run in seeds if _forecasts(run)):
+    for run in (run for seeds in runs.values() for run in seeds if _counts(run)):
         term = "with" if run.document["configuration"]["loss"].get("identification") else "without"
         age = EARLIER if run.is_earlier_code else "today's"
         groups.setdefault((standing(run), term, age), []).append(run)
@@ -78,9 +78,10 @@ def _word(runs: Seeds) -> str:
     return next((words for title, words in WORDS.items() if title in fallen), "not contradicted")
 
 
-def _forecasts(run: Finished) -> bool:
+def _counts(run: Finished) -> bool:
+    """A training that forecasts with a learned scale, counted once."""
     tree = run.document["configuration"]
-    return tree["heads"].get("scale") == "learned" and "lam" in tree["loss"]
+    return tree["heads"].get("scale") == "learned" and "lam" in tree["loss"] and not run.is_copy
 
 
 def _lam(run: Finished) -> float:

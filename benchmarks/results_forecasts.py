@@ -42,7 +42,8 @@ SHAPE = (ERROR_RATIO, PIT, SKILL, COORDINATES, CLIMATOLOGY)
 
 def forecasts(names: Iterable[str], runs: Runs) -> list[str]:
     """Two tables of the named runs that forecast with a scale."""
-    found = {name: runs[name] for name in names if any(run.has_forecast for run in runs.get(name, []))}
+    told = {name: [run for run in runs.get(name, []) if not run.is_copy] for name in names}
+    found = {name: seeds for name, seeds in told.items() if any(run.has_forecast for run in seeds)}
     if not found:
         return ["Not run yet."]
     found = {f"`{name}`": seeds for name, seeds in found.items()}
@@ -53,7 +54,7 @@ def in_short(seeds: Seeds) -> str:
     """Coverage by coordinate and as a whole, and what a scale of its own for every picture is worth."""
     return (
         f"90 % intervals hold {cell(COVERAGE[90], seeds)} % of coordinates, 90 % ellipsoids {cell(JOINT, seeds)} % of "
-        f"embeddings; skill against one constant scale {cell(SKILL, seeds)}"
+        f"embeddings (could hold: {cell(REACHABLE, seeds)}); skill against one constant scale {cell(SKILL, seeds)}"
     )
 
 

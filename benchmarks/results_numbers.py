@@ -288,7 +288,8 @@ SCALE = Metric(
 )  # fmt: skip
 
 
-FORETELLING = (RECALL, R_AUROC, *RIVALS.values(), NORM)
+AURC = _plain("AURC", "uncertainty", "aurc", digits=4)
+FORETELLING = (RECALL, R_AUROC, *RIVALS.values(), NORM, AURC)
 SETTINGS = (VIEWS, PEAK_LR, MOMENTUM, SECONDS, RANK)
 
 

@@ -22,6 +22,7 @@ from results_runs import BACKBONES, TABLES, Runs, missing, planned, read_runs
 from results_table import axis, files, hardware, methods, others, scores, variants
 from results_verdicts import (
     COMPARED,
+    against_methods,
     comparisons,
     final,
     foretelling,
@@ -107,7 +108,7 @@ def write(built: dict[str, bytes], root: Path = ROOT) -> None:
 
 
 def _beginning(page: Page, runs: Runs, folder: Path) -> None:
-    count = sum(map(len, runs.values()))
+    trained = [run for seeds in runs.values() for run in seeds if not run.is_copy]
     page.add("# Results")
     page.add(words.INTRODUCTION)
     _in_short(page, runs)
@@ -121,10 +122,9 @@ def _beginning(page: Page, runs: Runs, folder: Path) -> None:
     reasons = [f"`{name}` will not be run: {why}." for name, why in words.NEVER.items() if name not in runs]
     if reasons:
         page.add(*reasons)
-    devices = Counter(hardware(run) for seeds in runs.values() for run in seeds)
-    page.add(
-        f"{count} files. Hardware: {'; '.join(f'{name} ({n})' for name, n in sorted(devices.items())) or 'none yet'}."
-    )
+    devices = sorted(Counter(map(hardware, trained)).items())
+    told = "; ".join(f"{name} ({count})" for name, count in devices) or "none yet"
+    page.add(f"{len(trained)} trainings. Hardware: {told}.")
 
 
 def _in_short(page: Page, runs: Runs) -> None:
@@ -137,6 +137,7 @@ def _in_short(page: Page, runs: Runs) -> None:
     holds = "; ".join(f"{title}: {in_short(seeds)}" for title, seeds in final(runs) if seeds[0].has_forecast)
     page.add("## In short")
     page.add(
+        *(f"- Against the best other method in each measure: {each}." for each in against_methods(runs)),
         f"- Does the probabilistic part make better features (kNN)? {by_knn}.",
         f"- Does it foretell errors better (R-AUROC of the scale against its twin's distance)? {by_errors}.",
         f"- Does its forecast hold what it promises? {holds or 'not run'}.",

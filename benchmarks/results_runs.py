@@ -45,6 +45,11 @@ class Finished:
         return self.document["health"]["path"][-1].get(name)
 
     @property
+    def is_copy(self) -> bool:
+        """Whether it tells of a training that another file has too."""
+        return "same_training_as" in self.document
+
+    @property
     def has_forecast(self) -> bool:
         """Whether it forecasts with a scale, whose coverage can be measured."""
         return self.metric("uncertainty", "coverage_90") is not None
@@ -64,12 +69,14 @@ class Finished:
 
     @property
     def is_earlier_code(self) -> bool:
-        """Whether code trained it whose forecast was not yet in units of the target's spread.
+        """Whether code trained it that would train otherwise today.
 
-        Such files of ProSMIN are older than `loss.identification` and do not know it.
+        ProSMIN's forecast was not yet in units of the target's spread: such files are older than `loss.identification`
+        and do not know it. Of other methods the file and evidence.py say which code it was.
         """
         tree = self.document["configuration"]
-        return tree["method"]["name"] == "prosmin" and "identification" not in tree["loss"]
+        unscaled = tree["method"]["name"] == "prosmin" and "identification" not in tree["loss"]
+        return unscaled or evidence.code(self.document) < evidence.code_of_today(self.document)
 
 
 Seeds = list[Finished]

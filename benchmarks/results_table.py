@@ -53,9 +53,9 @@ def methods(table: Table, recipe: str, runs: Runs) -> list[str]:
         lines += [f"**{title}**", "", *head("method", "seed numbers", *columns)]
         cells = {heading: _column(column, names, runs, alike) for heading, column in columns.items()}
         for method, name in names.items():
-            lines.append(
-                row(METHODS[method], seed_list(runs.get(name)), *(cells[heading][method] for heading in cells))
-            )
+            age = ", earlier code" if any(run.is_earlier_code for run in runs.get(name, [])) else ""
+            told = (cells[heading][method] for heading in cells)
+            lines.append(row(METHODS[method] + age, seed_list(runs.get(name)), *told))
         lines += [*baseline_rows(title, columns, baselines(names.values(), runs)), ""]
         for heading, column in columns.items():
             ranks = rank(_numbers(column, names, alike))

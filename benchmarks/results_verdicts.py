@@ -29,7 +29,7 @@ from results_numbers import (
     over_seeds,
     score_names,
 )
-from results_runs import BACKBONES, TABLES, Runs, Seeds, Table
+from results_runs import BACKBONES, METHODS, TABLES, Runs, Seeds, Table
 from results_table import comparable
 
 COMPARED = (KNN, LINEAR, ONE_PERCENT, TEN_PERCENT, NLL, ECE, CORRUPTION, NEAR, FAR, R_AUROC_FAIR)
@@ -39,6 +39,11 @@ R-AUROC counts once, and as the harder question: the twin's distance foretells m
 
 
 ONE_SEED = " (one seed)"
+DISTANCE, JOINT = "knn_distance", "distance_and_scale"
+"""The score of the features that the other adds the scale to."""
+RIVAL_METHODS = ("dino", "ibot", "mocov3")
+AIMED = (KNN, LINEAR, NLL, CORRUPTION, NEAR, FAR, ECE)
+"""What ProSMIN is to be first in."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,53 @@ def final(runs: Runs) -> list[tuple[str, Seeds]]:
     return found
 
 
+def against_methods(runs: Runs) -> list[str]:
+    """ProSMIN and the best of the other methods, a sentence a backbone, by its most final table with both."""
+    found = []
+    for recipe in BACKBONES:
+        for table in TABLES:
+            names = table.runs(recipe)
+            alike = comparable(names.values(), runs)
+            ours = alike.get(names.get("prosmin", ""), [])
+            others = {method: alike[name] for method in RIVAL_METHODS if (name := names.get(method)) in alike}
+            if ours and others:
+                found.append(f"{label(table, recipe)}: {_standing(ours, others)}")
+                break
+    return found
+
+
+def _standing(ours: Seeds, others: Runs) -> str:
+    """The measures in which it is ahead, behind, or cannot be told from the best other."""
+    groups: dict[str, list[str]] = {}
+    for metric in AIMED:
+        mine = measure(metric, ours)
+        rivals = {method: number for method, seeds in others.items() if (number := measure(metric, seeds)) is not None}
+        if mine is None or not rivals:
+            continue
+        best = max(rivals, key=lambda method: metric.better * rivals[method].mean)
+        ahead = metric.better * (mine.mean - rivals[best].mean) > 0
+        first, second = (mine, rivals[best]) if ahead else (rivals[best], mine)
+        if first.interval is None or second.interval is None:
+            group = f"{'ahead' if ahead else 'behind'}, without an interval, in"
+        elif meet(first, second):
+            group = "not told apart in"
+        else:
+            group = "ahead in" if ahead else "behind in"
+        numbers = f"{metric.show(mine.mean)}, {METHODS[best]} {metric.show(rivals[best].mean)}"
+        groups.setdefault(group, []).append(f"{metric.title.removesuffix(' %')} ({numbers})")
+    order = ("ahead in", "ahead, without an interval, in", "not told apart in", "behind, without an interval, in")
+    told = [f"{group} {', '.join(groups[group])}" for group in (*order, "behind in") if group in groups]
+    seeds = {len({run.seed for run in each}) for each in (ours, *others.values())}
+    return "; ".join(told) + (ONE_SEED if seeds == {1} else "")
+
+
+def meet(first: Number, second: Number) -> bool:
+    """Whether two intervals have a number in common."""
+    assert first.interval is not None
+    assert second.interval is not None
+    return first.interval[0] <= second.interval[1] and second.interval[0] <= first.interval[1]
+
+
 def strangers(runs: Runs) -> list[str]:
     """Which label-free score carries ProSMIN's detection, and whether the learned scale does: a line a backbone."""
     lines = [
@@ -164,6 +216,9 @@ def _carrier(group: str, seeds: Seeds) -> str:
     text = f"{group} ({STRANGERS[group]}): {_leader(numbers, metric)}"
     if best == SCORE:
         return f"{text}: it is the learned scale, {against_chance(numbers[best])}"
+    if best == JOINT:
+        parts = (f"`{name}` alone has {_short(metric, numbers[name])}" for name in (DISTANCE, SCORE) if name in numbers)
+        return f"{text}: the learned scale is a part of it; {', '.join(parts)}"
     if SCORE not in numbers:
         return f"{text}, the learned scale (`{SCORE}`) was not measured"
     scale = numbers[SCORE]

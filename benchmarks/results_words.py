@@ -37,9 +37,9 @@ all of them on the same pictures, so it says what the encoder holds, not what a 
 FIRST = """\
 "Before tuning" is not the same for all. On the ResNet it is true of the other methods; ProSMIN's recipe there had been
 through a first tuning, with earlier code: its forecast was not yet in units of the target's spread, and there was no
-identification term to turn on. On the ViT ProSMIN began with the heads, the loss and the momentum that tuning on the
-ResNet had kept, while MoCo v3 and DINO had neither MoCo v3's quicker target nor DINO's higher rate, which were kept
-there too: a lead of ProSMIN in that table is to be read with this in mind."""
+identification term to turn on. On the ViT ProSMIN began with the heads and the loss that tuning had kept on the ResNet
+(the heads in short runs of a ViT too), MoCo v3 and DINO without what was kept there for them, a quicker target and a
+higher rate: a lead of ProSMIN in that table is to be read with this in mind."""
 
 FALLEN = (
     "**{} collapsed here.** A first rank of such a run in NLL or calibration under corruptions shows that an encoder "
@@ -55,18 +55,24 @@ READING = f"""\
   bracket, its file has no interval.
 - `(1)` is the rank among the methods that ran, by the mean; the best is bold. A rank orders means: methods whose
   intervals overlap are not told apart by it. Settings and cost are not ranked: peak lr is the highest rate of the
-  schedule, seconds are as noisy as the machine, effective rank is that of the features at the end of training.
+  schedule, seconds are as noisy as the machine and hold the time to compile, which the first run of a process pays,
+  effective rank is that of the features at the end of training. *Best score of each run*: ProSMIN has up to nine
+  scores to be best in, a method without a scale five.
 - ECE is the linear probe's before temperature scaling; its floor is what a perfectly calibrated model with the same
-  confidences would still show on as many pictures.
+  confidences would still show on as many pictures. Ranks of runs whose intervals hold their floors order noise.
 - FPR at 95 %: the share of strangers that pass where 95 % of the test pictures do; lower is better. Its interval takes
   the threshold as known.
 - *raw pixels*, *untrained* and *untrained, BatchNorm set* are the pixels themselves and the same network without
   training, in the latter case with BatchNorm's statistics from the training pictures. They are not ranked.
 - R-AUROC says whether the uncertainty foretells a wrong nearest neighbour. It stands beside R@1, since another
-  encoder makes other errors. The uncertainty is the mean log scale, or the variance between views where a method
-  has no scale. Beside it stand orders that every encoder has: the distance to the nearest training pictures, the
-  variance between views, a short feature, a picture of low sharpness. A scale is worth having where it beats them;
-  *Spearman with feature norm* says how far the uncertainty is the length of the feature over again (-1 or 1).
+  encoder makes other errors. The neighbour is the nearest other test picture; the uncertainty is the mean log scale,
+  or the variance between views where a method has no scale. Beside it stand orders that every encoder has: the distance
+  to the training pictures (the 50th nearest), the variance between views, a short feature, a picture of low sharpness.
+  A scale is worth having where it beats them. Below 50 % the order is the other way round: there it is the long
+  feature that foretells an error. *Spearman with feature norm* says how far the uncertainty is the length of the
+  feature over again (-1 or 1).
+- *AURC*: the mean error of the nearest training picture's class over all shares that are answered, the surest first.
+  Lower is better; a better encoder has less to begin with.
 - *N % intervals hold*: the share of coordinates within the forecast's central N %. N is right, less is too sure.
 - *90 % ellipsoids hold*: the share of whole embeddings within the region that should hold 90 %. It takes the
   coordinates as independent, as the forecast does; where they are not it is off even if every interval holds. The
@@ -80,6 +86,9 @@ READING = f"""\
   the pictures' own.
 - *skill against climatology*: the same against a forecast that does not look at the picture.
 - The default out-of-distribution score is `{DEFAULT}`.
+- *earlier code*: today the same configuration trains otherwise. ProSMIN's forecast was not yet in units of the target's
+  spread; DINO's prototypes began shorter than published, so that a step turned them further, and MoCo v3's ViT with
+  positions too small to be seen at first. What that did to these runs was not measured.
 - *not run*: there is no file. *not measured*: the file has no such number. *other severities*: its corruptions were
   stronger or milder than those of most runs of the table."""
 
@@ -121,7 +130,8 @@ LAM = """\
 The lowest panel holds the mean scale against the one constant scale that suits the same run's forecasts best, since
 the spread that there is to forecast differs between the runs; both it and the theory of
 [docs/scoring.md](docs/scoring.md) (dotted) are 1 at lam 0.5. *At its bound*: the largest scale that the predictor can
-say, for every picture; the score pays for more."""
+say, for every picture; the score pays for more. The column *scale / constant scale* is not divided by its value at
+0.5, which is not 1: the mean is over all views in training, small ones too, the constant one suits the global views."""
 
 TUNING = """\
 Short runs judged on the held-out tenth of the training pictures: not comparable with the tables above.

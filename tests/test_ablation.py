@@ -260,6 +260,8 @@ def test_missing_pictures_and_folders_of_other_runs_are_refused_early(tmp_path, 
     monkeypatch.setattr(run, "pretrain", lambda *_: pytest.fail("trained"))
     with pytest.raises(ProsminError, match="missing"):
         ablate(small("training.seed=0,1", data="missing"), tmp_path / "out")
+    with pytest.raises(ProsminError, match=r"fewer than training.batch_size 999 of training.batch_size=999"):
+        ablate(small("training.batch_size=16,999"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     grid = small("training.seed=0,1")
     begun = RunFolder(tmp_path / "out" / "training.seed=1")
@@ -363,18 +365,20 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path, small, monkeypatch
     def fails(config, out):
         if config.training.seed == 1:
             raise ZeroDivisionError("a | b\nc")
+        if config.training.batch_size == 8:
+            raise ProsminError("folder:x has lost its pictures. Look for them.")
         return pretrain(config, out)
 
     monkeypatch.setattr(run, "pretrain", fails)
     out = tmp_path / "out"
     with pytest.raises(ProsminError, match="3 of 4 cells failed; the table says why"):
-        ablate(small("training.batch_size=16,999", "training.seed=1,0"), out)
+        ablate(small("training.batch_size=16,8", "training.seed=1,0"), out)
     cells = {cell["cell"]: cell for cell in json.loads((out / "table.json").read_text())["cells"]}
-    good, large = (cells[f"training.batch_size={size}+training.seed=0"] for size in (16, 999))
+    good, lost = (cells[f"training.batch_size={size}+training.seed=0"] for size in (16, 8))
     broken = cells["training.batch_size=16+training.seed=1"]
     assert (good["state"], good["error"]) == ("finished", None)
-    assert (large["state"], large["metrics"]) == ("failed", {})
-    assert "fewer than training.batch_size 999" in large["error"]
+    assert (lost["state"], lost["metrics"]) == ("failed", {})
+    assert lost["error"] == "folder:x has lost its pictures. Look for them."
     assert broken["error"].startswith("unexpected ZeroDivisionError: a | b\nc. `prosmin pretrain --recipe demo ")
     printed = " ".join(capsys.readouterr().out.split())
     assert "failed: folder:" in printed

@@ -185,14 +185,14 @@ class TestFolder:
     def test_evaluate(self, file, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(suite, "open_pictures", every_fortieth)
-        row = suite.evaluate(f"timm:test_vit@{file}", protocols=["knn"])["knn"]
+        row = suite.evaluate(f"timm:test_vit@{file}", protocols=["knn"], data="photos")["knn"]
         folder = tmp_path / "runs/timm-test_vit-dino_tiny"
         assert row["checkpoint"] == {"step": None, "hash": json.loads((folder / "encoder.json").read_text())["hash"]}
         assert {"untrained", "raw pixels"} <= set(row["baselines"])
         written = json.loads((folder / "results/knn.json").read_text())
         assert written["metrics"] == row["metrics"]
         monkeypatch.setattr(suite, "PROTOCOLS", {"knn": None})
-        again = suite.evaluate(folder, protocols=["knn"])  # found by the folder, and not measured again
+        again = suite.evaluate(folder, protocols=["knn"], data="photos")  # found by the folder, and not measured again
         assert again["knn"]["metrics"] == row["metrics"]
 
     def test_report(self, file, tmp_path):

@@ -32,6 +32,7 @@ def rows(**columns):
     ("lines", "parts"),
     [
         ([], ["no steps yet"]),
+        ([{"step": 1, "loss": 2.0}], ["unknown", "neither features nor target"]),
         (rows(target_std=[0.05, 0.05], feature_rank=[20.0, 24.0]), ["healthy", "target std 0.050", "rank 24"]),
         (
             rows(target_std=[0.05, 1e-4, 1e-4], feature_rank=[9.0, 8.0, 8.0]),

@@ -10,7 +10,7 @@ import torch
 
 from prosmin.errors import UsageError
 from prosmin.methods import build_method
-from prosmin.methods.mocov3 import Contrast, batchnorm_mlp
+from prosmin.methods.mocov3 import Contrast, batchnorm_mlp, positions
 from tiny_methods import tiny_draws, tiny_method, tiny_views
 
 
@@ -101,6 +101,36 @@ def test_the_patch_embedding_of_a_vit_stays_random_unless_told():
     for value in ("true", "false"):
         with pytest.raises(UsageError, match=r"freeze_patch_embedding is for a ViT.*resnet8_cifar"):
             build_method(tiny_method("mocov3", heads__freeze_patch_embedding=value))
+
+
+def test_a_vit_begins_with_fixed_positions_and_weights_of_matching_size():
+    torch.manual_seed(0)
+    vit = build_method(tiny_method("mocov3", vit=True)).online.backbone
+    rows, columns = vit.patch_embed.grid_size
+    width = vit.embed_dim
+    assert not vit.pos_embed.requires_grad
+    assert bool((vit.pos_embed[0, 0] == 0).all())  # the class token has no place
+    table = vit.pos_embed[0, 1:].unflatten(0, (rows, columns))
+    quarter = width // 4
+    for row, column in ((0, 0), (1, 2), (rows - 1, columns - 1)):
+        at = table[row, column]
+        for part, place in ((at[: 2 * quarter], column), (at[2 * quarter :], row)):
+            for i in range(quarter):
+                angle = place / 10_000 ** (i / quarter)
+                assert part[i].item() == pytest.approx(math.sin(angle), abs=1e-6)
+                assert part[quarter + i].item() == pytest.approx(math.cos(angle), abs=1e-6)
+    block = vit.blocks[0]
+    for weight, widths in ((block.attn.qkv.weight, 2 * width), (block.mlp.fc1.weight, sum(block.mlp.fc1.weight.shape))):
+        bound = math.sqrt(6 / widths)
+        assert 0.95 * bound < weight.abs().max().item() <= bound
+    assert vit.cls_token.abs().max() < 1e-4
+    patches = vit.patch_embed(torch.randn(8, 3, *vit.patch_embed.img_size))
+    assert 0.3 < patches.std() / table.std() < 3  # one does not drown the other
+
+
+def test_positions_of_a_width_that_has_no_quarters_are_refused():
+    with pytest.raises(UsageError, match=r"width is 90.*multiple of 4"):
+        positions(2, 2, 90)
 
 
 _PROCESS = """

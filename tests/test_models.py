@@ -7,7 +7,7 @@ from prosmin.errors import UsageError
 from prosmin.models.backbones import build_backbone
 from prosmin.models.centre import Centre
 from prosmin.models.predictor import GaussianPredictor
-from prosmin.models.projector import Projector
+from prosmin.models.projector import Projector, UnitLinear
 from prosmin.models.resnet import RESNETS
 from prosmin.models.target import make_target, update_target
 
@@ -36,6 +36,12 @@ def test_projector_outputs_are_cosines():
     bottleneck = projector.mlp(y)
     expected = nn.functional.cosine_similarity(bottleneck[:, None], projector.last.weight[None], dim=-1)
     torch.testing.assert_close(projector(y), expected)
+
+
+def test_prototypes_begin_as_long_as_those_of_a_plain_layer():
+    torch.manual_seed(0)
+    found, plain = UnitLinear(64, 500).weight, nn.Linear(64, 500, bias=False).weight
+    assert found.norm(dim=1).mean().item() == pytest.approx(plain.norm(dim=1).mean().item(), rel=0.02)
 
 
 def test_scale_starts_where_it_should_and_the_twin_has_none():

@@ -11,7 +11,8 @@ from prosmin.training.pretrain import pretrain
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_the_tables_are_made_of_the_results_files():
+def test_the_tables_are_made_of_the_results_files(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # scripts, not a package
     script = runpy.run_path(str(ROOT / "benchmarks/readme.py"))
     assert script["rewritten"]() == (ROOT / "README.md").read_text()
 

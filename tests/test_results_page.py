@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import re
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -85,7 +86,7 @@ def document(
         "command": f"python benchmarks/evidence.py --only {name}", "chosen_on": "a held-out tenth of train",
         "health": {"verdict": health, "path": [path]}, "effective_rank": 90.0,
         "results": {name: results[name] for name in (plan.protocols if plan else results)},
-        "configuration": configs.to_tree(config),
+        "configuration": configs.to_tree(config), "code": evidence.CODE.get((RESNET, config.method.name), 1),
     }  # fmt: skip
 
 
@@ -756,11 +757,20 @@ def test_a_training_of_the_same_configuration_is_not_repeated_under_another_name
     plan = evidence.Run("cifar10-vit-dino-100", "cifar10-vit", {"method.name": "dino", "training.epochs": "100"})
     fields = {**plan.fields, "data.spec": "parquet:elsewhere.parquet", "training.seed": "0"}
     tree = configs.to_tree(configs.resolve(recipe=plan.recipe, overrides=fields))
-    made = {"name": "x", "configuration": tree, "results": {key: {} for key in evidence.PROTOCOLS}, "seed": 0}
+    made = {
+        "name": "x",
+        "recipe": plan.recipe,
+        "configuration": tree,
+        "results": {key: {} for key in evidence.PROTOCOLS},
+    }
+    made |= {"seed": 0, "baselines_of": evidence.OWN, "l2_grid": list(evidence.L2_GRID), "code": 2}
     file = tmp_path / "cifar10-vit-dino-100-first-s0.json"
+    for lacking in ({"code": 1}, {"l2_grid": [1.0]}):  # of earlier code, of other probes
+        file.write_text(json.dumps(made | lacking))
+        assert evidence.same_training(tmp_path, plan, 0) is None
     file.write_text(json.dumps(made))
     found = evidence.same_training(tmp_path, plan, 0)
-    assert found["same_training_as"] == file.name
+    assert found["same_training_as"] == found["baselines_of"] == file.name
     assert (found["name"], found["overrides"]) == (plan.name, plan.fields)
     (tmp_path / "cifar10-vit-again-s0.json").write_text(json.dumps(found))
     assert evidence.same_training(tmp_path, plan, 0)["same_training_as"] == file.name
@@ -771,9 +781,58 @@ def test_a_training_of_the_same_configuration_is_not_repeated_under_another_name
 
 
 @pytest.mark.parametrize("name", [f"{evidence.VIT}-{method}-100-first" for method in ("prosmin", "dino", "mocov3")])
-def test_a_first_run_can_be_made_again_from_the_recipe_of_today(name):
+def test_a_first_run_has_the_configuration_of_its_file_whatever_tuning_changed(name):
     run = next(run for run in evidence.STAGES["first"] if run.name == name)
-    assert evidence.same_training(evidence.RESULTS, run, 0)["same_training_as"] == f"{name}-s0.json"
+    told = json.loads((evidence.RESULTS / f"{name}-s0.json").read_text())["configuration"]
+    fields = run.fields | {"data.spec": told["data"]["spec"]}
+    assert json.loads(json.dumps(configs.to_tree(configs.resolve(recipe=run.recipe, overrides=fields)))) == told
+
+
+def test_runs_of_code_that_is_gone_are_not_made_again_under_their_names(tmp_path, capsys, monkeypatch):
+    words = ["--data", "d", "--runs", "r", "--out", str(tmp_path), "--only", f"{RESNET}-deterministic-100-first"]
+    monkeypatch.setattr(sys, "argv", ["evidence.py", *words])
+    evidence.main()
+    assert "not run: the code" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    gone = [run.name for run in evidence.STAGES["first"] if evidence.is_gone(run)]
+    assert gone == [f"{RESNET}-{method}-100-first" for method in ("prosmin", "deterministic", "dino", "mocov3")]
+
+
+def test_a_training_told_twice_counts_once(folder, tmp_path):
+    copied = tmp_path / "results"
+    shutil.copytree(folder, copied)
+    page = results_page.build(copied)["RESULTS.md"].decode()
+    name = f"{RESNET}-prosmin-100-first"
+    told = json.loads((copied / f"{name}-s0.json").read_text()) | {"same_training_as": f"{name}-s0.json"}
+    (copied / "another-s0.json").write_text(json.dumps(told | {"name": "another"}))
+    more = results_page.build(copied)["RESULTS.md"].decode()
+    for pattern in (r"\d+ trainings\. Hardware: .*", r"\| proper score \|.*"):
+        assert re.findall(pattern, page) == re.findall(pattern, more) != []
+    assert f"the same training as `{name}-s0.json`" in section(more, "## Where every number comes from")
+    assert "`another`" not in section(more, "## Does the forecast hold?")
+
+
+def test_a_run_of_earlier_code_is_called_so_in_its_row(tmp_path):
+    mine, older = document(f"{RESNET}-prosmin-100"), document(f"{RESNET}-dino-100")
+    save(tmp_path, mine, older | {"code": 1})
+    part = section(text(tmp_path), "### ResNet-18, 100 epochs")
+    assert cells(part, "DINO, earlier code")
+    assert cells(part, "ProSMIN")
+    assert not cells(part, "ProSMIN, earlier code")
+
+
+def test_the_page_says_first_how_prosmin_stands_against_the_best_other_method():
+    def sentence(**changed):
+        ours, other = document(f"{RESNET}-prosmin-100"), document(f"{RESNET}-dino-100", **changed)
+        runs = {found["name"]: [results_runs.Finished("x", found)] for found in (ours, other)}
+        (told,) = verdicts.against_methods(runs)
+        return told
+
+    mine = document(f"{RESNET}-prosmin-100")["results"]["knn"]["metrics"]["top1"]
+    assert f"ahead in kNN top-1 ({100 * mine:.1f}, DINO {100 * (mine - 0.1):.1f})" in sentence(knn=mine - 0.1)
+    assert re.search(r"behind in (.*, )?kNN top-1", sentence(knn=mine + 0.05))
+    assert re.search(r"not told apart in (.*, )?kNN top-1", sentence(knn=mine - 0.001))
+    assert "(one seed)" in sentence()
 
 
 def test_baselines_are_those_of_an_earlier_run_with_the_same_untrained_network(tmp_path):

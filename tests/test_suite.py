@@ -250,10 +250,10 @@ class TestSuites:
         model = timm.create_model("test_vit", num_classes=0)
         torch.save(model.state_dict(), tmp_path / "w.pth")
         name = f"timm:test_vit@{tmp_path}/w.pth"
-        row = evaluate(name, protocols=["knn"], out=tmp_path / "out")["knn"]
+        row = evaluate(name, protocols=["knn"], data="photos", out=tmp_path / "out")["knn"]
         assert row["command"].startswith(f"prosmin evaluate {name} --protocols knn")
         assert row["command"].endswith(f"--out {tmp_path}/out")
-        assert evaluate(tmp_path / "out", protocols=["knn"])["knn"] == row
+        assert evaluate(tmp_path / "out", protocols=["knn"], data="photos")["knn"] == row
         assert len(fake) == 1
 
 
@@ -305,6 +305,14 @@ class TestOtherPictures:
         copy.rename(tmp_path / "moved")
         with pytest.raises(ProsminError, match=f"keeps the results of {copy}, which is not there any more"):
             evaluate(out, protocols=["knn"])
+
+
+@pytest.mark.parametrize("protocols", [None, ["knn"], ["knn", "transfer"]])
+def test_an_encoder_of_others_is_not_judged_on_pictures_that_nobody_named(tmp_path, protocols):
+    out = tmp_path / "results"
+    with pytest.raises(UsageError, match=r"timm:resnet18 brings no pictures along.*--data SPEC"):
+        evaluate("timm:resnet18", protocols=protocols, out=out)
+    assert not out.exists()
 
 
 class TestPlaces:

@@ -76,11 +76,17 @@ def check_folders(cells: list[Cell], out: Path) -> None:
             shown = "\n  ".join(different)
             raise ProsminError(
                 f"{run.path} holds a run of another configuration (there -> asked for):\n  {shown}\n"
-                "Give another folder with --out, or leave the options out to continue that grid."
+                "Give another folder with --out, or the values that are there to continue that grid."
             )
     unjudged = [cell for cell in cells if not (out / cell.name / RESULT).is_file()]
-    for spec in dict.fromkeys(cell.config.data.spec for cell in unjudged):
-        open_source(spec)
+    counts = {spec: len(open_source(spec)) for spec in dict.fromkeys(cell.config.data.spec for cell in unjudged)}
+    for cell in unjudged:
+        spec, size = cell.config.data.spec, cell.config.training.batch_size
+        if counts[spec] < size:
+            raise ProsminError(
+                f"{spec} has {counts[spec]} pictures, fewer than training.batch_size {size} of {cell.name}. "
+                "Give smaller ones. Nothing was trained."
+            )
 
 
 def _refuse_other_files(cells: list[Cell], out: Path) -> None:

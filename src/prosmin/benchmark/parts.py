@@ -26,7 +26,7 @@ def measure_recipe(trainer: Trainer, source: Source, feed: Feed) -> dict[str, An
     on_gpu = trainer.device.type == "cuda"
     return {
         "method": config.method.name,
-        "title": METHOD_TITLES[config.method.name],
+        "title": METHOD_TITLES.get(config.method.name, config.method.name),
         "fingerprint": fingerprint(config),
         "backbone": config.backbone.name,
         "views": describe_views(config),

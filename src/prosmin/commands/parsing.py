@@ -133,7 +133,7 @@ def _field_help() -> str:
     )
     lines = [heading, *_field_lines(common)]
     for method, rows in fields.items():
-        title = f"{configs.METHOD_TITLES[method]}, with --method.name {method}:"
+        title = f"{configs.METHOD_TITLES.get(method, method)}, with --method.name {method}:"
         lines += ["", title, *_field_lines([row for row in rows if row not in common])]
     return "\n".join(lines)
 

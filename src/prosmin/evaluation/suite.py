@@ -78,6 +78,8 @@ def evaluate(
     """
     protocols, ood = ([x] if isinstance(x, str) else x for x in (protocols, ood))
     run, folder = _places(run, out)
+    if data is None and has_no_folder(run) and (protocols is None or list(protocols) != ["transfer"]):
+        raise UsageError(f"{run} brings no pictures along to be judged on. Give them with --data SPEC.")
     encoder = load(run)
     asked = options or Options()
     options = asked if protocols or suite else _quick(asked)

@@ -39,6 +39,8 @@ class KeyEncoder(nn.Module):
         self.backbone = build_backbone(config.backbone, image_size=config.views.global_size)
         features: int = self.backbone.num_features  # type: ignore[assignment]
         self.projector = batchnorm_mlp([features, heads.hidden, heads.hidden, heads.dim])
+        if isinstance(self.backbone, VisionTransformer):
+            begin_as_published(self.backbone)
         _freeze_patch_embedding(self.backbone, config)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,6 +115,51 @@ class MoCoV3(nn.Module):
 def _unit(x: Tensor) -> Tensor:
     """Rows of length one, in float32 or wider: (N, K) -> (N, K)."""
     return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
+
+
+@torch.no_grad()
+def begin_as_published(vit: VisionTransformer) -> None:
+    """Give a ViT the fixed positions and the weights that MoCo v3's ViTs begin with, in place.
+
+    Its patch embedding may stay as it was drawn because the rest is drawn to suit it: tokens and positions are of one
+    size. With timm's own start positions are thirty times smaller than such tokens, and hardly seen at first.
+    """
+    for name, module in vit.named_modules():
+        if isinstance(module, nn.Linear):
+            parts = 3 if name.endswith("qkv") else 1  # queries, keys and values are three matrices
+            _draw(module.weight, module.in_features + module.out_features // parts)
+            if module.bias is not None:
+                module.bias.zero_()
+    projection = vit.patch_embed.proj
+    _draw(projection.weight, projection.weight[0].numel() + len(projection.weight))
+    if projection.bias is not None:
+        projection.bias.zero_()
+    if vit.cls_token is not None:
+        vit.cls_token.normal_(std=1e-6)
+    if vit.pos_embed is not None:
+        rows, columns = vit.patch_embed.grid_size
+        places = positions(rows, columns, vit.pos_embed.shape[2])
+        vit.pos_embed.zero_()[0, -len(places) :] = places  # class and register tokens have no place
+        vit.pos_embed.requires_grad_(False)
+
+
+def _draw(weight: Tensor, widths: int) -> None:
+    """Uniform, so that signals forth and back keep their size between layers of these widths together (Xavier)."""
+    bound = (6 / widths) ** 0.5
+    weight.uniform_(-bound, bound)
+
+
+def positions(rows: int, columns: int, width: int) -> Tensor:
+    """Sines and cosines of a patch's column and row at rates from 1 to 1/10,000, row by row: (rows columns, width)."""
+    if width % 4:
+        raise UsageError(
+            f"The backbone's width is {width}; MoCo v3's positions are sines and cosines of two coordinates: "
+            "allowed is a multiple of 4 (backbone.width)."
+        )
+    rates = 10_000.0 ** -(torch.arange(width // 4) / (width // 4))
+    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    angles = [place.reshape(-1, 1) * rates for place in (x, y)]
+    return torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], dim=1)
 
 
 def _freeze_patch_embedding(backbone: nn.Module, config: Config) -> None:

@@ -5,13 +5,15 @@ from torch.nn import functional as F
 
 
 class UnitLinear(nn.Module):
-    """A linear layer whose rows have length one: the weight-normalised last layer of DINO's head."""
+    """A linear layer whose rows have length one: the weight-normalised last layer of DINO's head.
+
+    Only directions count, but a step turns a longer row less: rows begin as long as nn.Linear's, as DINO's do.
+    """
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(
-            nn.init.trunc_normal_(nn.Linear(inputs, outputs, bias=False).weight.detach(), std=0.02)
-        )
+        weight = nn.Linear(inputs, outputs, bias=False).weight.detach()
+        self.weight = nn.Parameter(nn.init.trunc_normal_(weight, std=(3 * inputs) ** -0.5))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs): cosines, when x has length one."""

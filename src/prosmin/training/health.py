@@ -90,6 +90,8 @@ def verdict(rows: list[dict[str, float]], config: Config | None = None) -> str:
         case "shrinking":
             began = f"{_first_rank(rows):.1f} at the start"
             return f"shrinking: feature rank {last['feature_rank']:.1f}, {began}; {_advice(config)}"
+    if not {"target_std", "feature_rank"} & last.keys():
+        return "unknown: the method gives neither features nor target to observe"
     rank = f", feature rank {last['feature_rank']:.0f}" if "feature_rank" in last else ""
     std = f"target std {last['target_std']:.3f}" if "target_std" in last else "no target observed"
     return f"healthy: {std}{rank}"
