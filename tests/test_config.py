@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import pytest
 import yaml
@@ -69,6 +70,24 @@ def test_broken_files_are_named(tmp_path, text):
     file.write_text(text)
     with pytest.raises(UsageError):
         configs.resolve(file=file)
+
+
+def test_a_recipe_may_be_a_file_of_ones_own(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("training: {epochs: 7}\nmethods: {dino: {heads: {dim: 128}}, mocov3: {views: {local: 0}}}\n")
+    found = configs.resolve(recipe=str(file), overrides={"method.name": "dino", "heads.hidden": "96"})
+    assert (found.training.epochs, found.heads.dim, found.heads.hidden) == (7, 128, 96)
+    with pytest.warns(UserWarning, match=r"mine.yaml has no section for ibot"):
+        configs.resolve(recipe=str(file), overrides={"method.name": "ibot"})
+    for text, part in (
+        ("methods: {dnio: {}}", "section for 'dnio'. Did you mean dino"),
+        ("methods: [dino]", "no groups"),
+    ):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=re.escape(part)):
+            configs.resolve(recipe=str(file))
+    with pytest.raises(UsageError, match=r"missing.yaml cannot be read"):
+        configs.resolve(recipe=str(tmp_path / "missing.yaml"))
 
 
 def test_every_recipe_builds_and_says_what_it_is():

@@ -192,7 +192,7 @@ def test_lines_written_a_step_later_say_the_same(tmp_path, tiny, monkeypatch, kn
 
 
 def test_a_step_that_is_not_finite_is_named_when_lines_are_late(tmp_path, tiny, monkeypatch):
-    """Step 1 breaks; the look after step 3 finds it, once step 4 is under way, and no later checkpoint is written."""
+    """Step 2 breaks; the look after step 3 finds it, once step 4 is under way, and no later checkpoint is written."""
     monkeypatch.setattr(Logbook, "at_once", False)
     call = Stepper.__call__
 
@@ -201,7 +201,7 @@ def test_a_step_that_is_not_finite_is_named_when_lines_are_late(tmp_path, tiny, 
         return done._replace(loss=done.loss * float("nan")) if step == 1 else done
 
     monkeypatch.setattr(Stepper, "__call__", broken)
-    with pytest.raises(ProsminError, match="Step 1 was not applied"):
+    with pytest.raises(ProsminError, match="Step 2 was not applied"):
         pretrain(tiny(training__log_every="3", training__checkpoint_every="5"), tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoints").exists()
 

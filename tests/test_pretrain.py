@@ -393,14 +393,15 @@ def poison(monkeypatch):
     return into
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path, tiny, poison):
-    poison(step=4, pictures=1)
+def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path, tiny, poison, capsys):
+    poison(step=4, pictures=1)  # counted from 0
     run = tmp_path / "run"
     words = (
-        r"Step 4 was not applied: its loss is not finite for 1 picture: [^,]+\. The checkpoint step-00000004 is whole\."
+        r"Step 5 was not applied: its loss is not finite for 1 picture: [^,]+\. The checkpoint step-00000004 is whole\."
     )
     with pytest.raises(ProsminError, match=words):
         pretrain(tiny(), run)
+    assert "step 4/6" in capsys.readouterr().out.splitlines()[-1]  # the one before it
     checkpoint, damaged = checkpoints.load_newest(run / "checkpoints")
     assert checkpoint.step == 4
     assert not damaged

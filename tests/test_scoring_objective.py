@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +18,7 @@ from prosmin.scoring import (
     gaussian_kernel_score,
     gaussian_mixture_crps,
     kernel_score,
+    median_bandwidth,
     noise_count,
     propriety,
 )
@@ -166,6 +168,11 @@ def spoiled(value):
             {"mean": torch.ones(4, 3, dtype=torch.int64)},
             r"mean has dtype torch.int64; allowed: floating point",
         ),
+        (
+            {"mean": np.ones((4, 3))},
+            r"mean is of type ndarray; allowed: a torch tensor. Convert it: torch\.as_tensor\(mean\)",
+        ),
+        ({"target": [1.0, 2.0]}, "target is of type list; allowed: a torch tensor"),
         ({"lam": 1.5}, r"lam is 1\.5; allowed"),
     ],
 )
@@ -199,6 +206,11 @@ def test_values_are_not_looked_at_without_validate():
             lambda: kernel_score(torch.ones(5, 4, 3), torch.ones(4, 3), bandwidth=None),
             "all targets are equal",
         ),
+        (lambda: median_bandwidth(torch.ones(0, 3)), r"target has shape \(0, 3\); give a bandwidth, or two targets"),
+        (lambda: median_bandwidth(torch.ones(1, 3)), r"target has shape \(1, 3\); give a bandwidth, or two targets"),
+        (lambda: median_bandwidth(torch.ones(4, 3)), "all targets are equal"),
+        (lambda: median_bandwidth(np.ones((4, 3))), "target is of type ndarray"),
+        (lambda: energy_score(np.ones((5, 4, 3)), torch.ones(4, 3)), "samples is of type ndarray"),
         (lambda: gaussian_energy_score(**GOOD, samples=3), "samples is 3; allowed: an even number"),
         (lambda: gaussian_energy_score(**GOOD, noise=torch.ones(4, 4, 3)), r"noise has shape \(4, 4, 3\)"),
         (

@@ -435,6 +435,8 @@ class TestParquet:
             open_source(self.table(tmp_path / "x.parquet", {"image": [b"", b""], "label": [0, None]}))
         with pytest.raises(ProsminError, match=r"'label' .* holds double"):
             open_source(self.table(tmp_path / "x.parquet", {"image": [b""], "label": [0.5]}))
+        with pytest.raises(ProsminError, match=r"'label' .* is negative in 2 rows of 3, the first -1; allowed: names"):
+            open_source(self.table(tmp_path / "x.parquet", {"image": [b""] * 3, "label": [0, -1, -2]}))
         with pytest.raises(ProsminError, match="no pictures in parquet"):
             load_pictures(self.table(tmp_path / "x.parquet", {"image": pa.array([], pa.binary())}))
         write(tmp_path / "y.parquet", b"not parquet at all")

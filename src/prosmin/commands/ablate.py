@@ -11,7 +11,9 @@ TAKES_FIELDS = True
 def declare(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument(
-        "--recipe", metavar="NAME", help="a recipe of `prosmin recipes` (default: that of the grid, or demo)"
+        "--recipe",
+        metavar="NAME",
+        help="one of `prosmin recipes`, or a file NAME.yaml (default: that of the grid, or demo)",
     )
     parser.add_argument("--grid", metavar="NAME", help="a grid that comes with the package, or a file NAME.yaml")
     parser.add_argument(

@@ -45,7 +45,9 @@ def path(text: str) -> Path:
 def add_configuration(parser: argparse.ArgumentParser, *, data: str) -> None:
     """The options --recipe or --config, and --data for what is done with the pictures."""
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--recipe", metavar="NAME", help="a recipe of `prosmin recipes` (default: demo)")
+    source.add_argument(
+        "--recipe", metavar="NAME", help="one of `prosmin recipes`, or a file NAME.yaml (default: demo)"
+    )
     source.add_argument("--config", type=path, metavar="FILE", help="a configuration file, such as a run's config.yaml")
     parser.add_argument("--data", metavar="SPEC", help=f"pictures to {data}: the same as --data.spec")
 

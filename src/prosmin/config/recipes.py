@@ -4,6 +4,7 @@ The defaults, a recipe, the recipe's section for the method, a configuration fil
 afterwards; derived values are computed where they are needed.
 """
 
+import warnings
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from prosmin.config.methods import METHOD_GROUPS
 from prosmin.config.tree import GROUPS, Config, MethodConfig, Tree, build
 from prosmin.errors import UsageError
 from prosmin.meant import suggest
@@ -42,8 +44,20 @@ def recipe_text(name: str) -> str:
     """A recipe's file, its header included."""
     names = recipe_names()
     if name not in names:
-        raise UsageError(f"There is no recipe {name!r}.{suggest(name, names)}")
+        raise UsageError(f"There is no recipe {name!r}.{suggest(name, names)} A file of your own ends in .yaml.")
     return resources.files("prosmin").joinpath("recipes", f"{name}.yaml").read_text()
+
+
+def read_recipe(name: str) -> tuple[Tree, Tree]:
+    """What a recipe of the package or a file NAME.yaml says for every method, and its sections for single ones."""
+    tree = read_yaml(Path(name).expanduser()) if name.endswith((".yaml", ".yml")) else yaml.safe_load(recipe_text(name))
+    sections = tree.pop("methods", None) or {}
+    if not isinstance(sections, Mapping) or not all(isinstance(part, Mapping) for part in sections.values()):
+        raise UsageError(f"The recipe {name} has no groups of fields under methods; allowed: methods: {{NAME: ...}}.")
+    for method in sections:
+        if method not in METHOD_GROUPS:
+            raise UsageError(f"The recipe {name} has a section for {method!r}.{suggest(method, METHOD_GROUPS)}")
+    return tree, dict(sections)
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
@@ -59,8 +73,7 @@ def resolve(
     *, recipe: str | None = None, file: Path | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Config:
     """The configuration of a recipe or a file, with `overrides` ({"training.epochs": 3, ...}) on top."""
-    tree: Tree = yaml.safe_load(recipe_text(recipe)) if recipe else {}
-    sections = tree.pop("methods", {})
+    tree, sections = read_recipe(recipe) if recipe else ({}, {})
     given = read_yaml(file) if file else {}
     above = merge(given, _nest(overrides or {}))
     of_file, wanted = ((part.get("method") or {}).get("name") for part in (given, above))
@@ -70,7 +83,14 @@ def resolve(
             f"Begin with a recipe, which has a section for each method: --recipe NAME --method.name {wanted}."
         )
     method = (merge(tree, above).get("method") or {}).get("name", MethodConfig().name)
-    return build(merge(merge(tree, sections.get(method, {})), above))
+    config = build(merge(merge(tree, sections.get(method, {})), above))
+    if sections and method not in sections:
+        warnings.warn(
+            f"the recipe {recipe} has no section for {method}: heads and loss are its defaults, which may suit "
+            "another size of network and pictures",
+            stacklevel=2,
+        )
+    return config
 
 
 def _nest(overrides: Mapping[str, Any]) -> Tree:

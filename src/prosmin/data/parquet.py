@@ -188,9 +188,14 @@ def _labels(table: pa.Table, *, spec: str) -> tuple[Tensor | None, tuple[str, ..
         classes = tuple(sorted(set(values)))
         number = {name: i for i, name in enumerate(classes)}
         return torch.tensor([number[value] for value in values]), classes
-    if not all(isinstance(value, int) and value >= 0 for value in values):
+    if not all(isinstance(value, int) for value in values):
         raise ProsminError(
             f"The column 'label' of the data {spec} holds {column.type}; allowed: names, or numbers from 0."
+        )
+    if negative := [value for value in values if value < 0]:
+        raise ProsminError(
+            f"The column 'label' of the data {spec} is negative in {len(negative)} rows of {len(table)}, the first "
+            f"{negative[0]}; allowed: names, or numbers from 0. Leave the column out if the pictures have no labels."
         )
     names = _published_names(table.schema) or {}
     if "label_name" in table.column_names:

@@ -108,7 +108,7 @@ class ProSMIN(nn.Module):
         if loss.target_views == "one":
             chosen = (draws.uniform("target view", 1)[:, 0] * len(target)).long()  # (B,)
             weights = weights * F.one_hot(chosen, len(target)).T.to(weights)
-        bandwidth = median_bandwidth(gather_rows(target)[0]) if self.asks_batch else loss.bandwidth
+        bandwidth = median_bandwidth(gather_rows(target)[0], validate=False) if self.asks_batch else loss.bandwidth
         return self.scorer(mean, scale, target, noise, weights, bandwidth)
 
     def identify(self, t: Tensor, target: Tensor) -> Tensor:

@@ -7,14 +7,24 @@ from prosmin.errors import UsageError
 from prosmin.scoring.settings import check_pair_count
 
 
+def check_tensor(name: str, value: object) -> None:
+    """It is a tensor, and no array or list."""
+    if not isinstance(value, Tensor):
+        raise UsageError(
+            f"{name} is of type {type(value).__name__}; allowed: a torch tensor. Convert it: torch.as_tensor({name})."
+        )
+
+
 def check_shape(name: str, tensor: Tensor, expected: tuple[int, ...], *, like: str) -> None:
     """`tensor` has the shape that `like` asks for."""
+    check_tensor(name, tensor)
     if tuple(tensor.shape) != expected:
         raise UsageError(f"{name} has shape {tuple(tensor.shape)}; allowed: {expected}, to go with {like}.")
 
 
 def check_not_empty(name: str, tensor: Tensor) -> None:
     """There is at least one item with at least one coordinate, in floating point."""
+    check_tensor(name, tensor)
     if tensor.ndim == 0 or tensor.numel() == 0:
         raise UsageError(
             f"{name} has shape {tuple(tensor.shape)}; allowed: at least one item of at least one coordinate."

@@ -10,6 +10,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from prosmin.errors import UsageError
+from prosmin.scoring.arguments import check_tensor
+
 Distance = Callable[[Tensor], Tensor]  # squared Euclidean distance -> rho
 
 # Squared distance below which value and gradient are 0: for beta < 1 the slope at distance 0 is infinite.
@@ -72,11 +75,19 @@ def coordinate_power(difference: Tensor, beta: float) -> Tensor:
     return difference.abs() if beta == 1.0 else power_distance(difference.square(), beta)
 
 
-def median_bandwidth(target: Tensor) -> Tensor:
+def median_bandwidth(target: Tensor, *, validate: bool = True) -> Tensor:
     """The median distance between different targets, detached: (..., d) -> ().
 
     It must not depend on the forecast: a bandwidth that follows the forecast's own spread can be gamed by it.
+    `validate` refuses targets that are all equal, and waits for the device.
     """
+    check_tensor("target", target)
+    if target[..., 0].numel() < 2:
+        raise UsageError(
+            f"bandwidth is none and target has shape {tuple(target.shape)}; give a bandwidth, or two targets or more."
+        )
+    if validate and bool((target == target.reshape(-1, target.shape[-1])[0]).all()):
+        raise UsageError("bandwidth is none and all targets are equal; give a bandwidth, a number above 0.")
     with outside_autocast(target):
         points = target.detach().flatten(0, -2).to(product_dtype(target))
         points = points - points.mean(0)  # distances do not change, the cancellation in the products does

@@ -5,7 +5,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from prosmin.errors import UsageError
 from prosmin.scoring.arguments import check_ensemble
 from prosmin.scoring.distances import (
     Distance,
@@ -70,13 +69,7 @@ def resolve_bandwidth(bandwidth: float | Tensor | None, target: Tensor, *, valid
         if validate or not isinstance(bandwidth, Tensor):
             check_bandwidth(float(bandwidth))
         return bandwidth
-    if target[..., 0].numel() < 2:
-        raise UsageError(
-            f"bandwidth is none and target has shape {tuple(target.shape)}; give a bandwidth, or two targets or more."
-        )
-    if validate and bool((target == target.reshape(-1, target.shape[-1])[0]).all()):
-        raise UsageError("bandwidth is none and all targets are equal; give a bandwidth, a number above 0.")
-    return median_bandwidth(target)
+    return median_bandwidth(target, validate=validate)
 
 
 def _ensemble_score(samples: Tensor, target: Tensor, distance: Distance, *, lam: float, exact: bool) -> Tensor:

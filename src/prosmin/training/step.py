@@ -115,7 +115,10 @@ def refuse_unusable(
     *,
     next_steps: Callable[[], str],
 ) -> None:
-    """Stop the run at the first step, of some with their pictures' numbers, whose loss or gradient is not finite."""
+    """Stop the run at the first step, of some with their pictures' numbers, whose loss or gradient is not finite.
+
+    The loop counts steps from 0; what a person reads, as the lines of progress, from 1.
+    """
     for (step, done, index), is_finite in zip(taken, finite, strict=True):
         if is_finite:
             continue
@@ -123,7 +126,7 @@ def refuse_unusable(
         named = [key(i) for i, is_bad in zip(index.tolist(), bad, strict=True) if is_bad]
         pictures = f"{len(named)} picture{'s' * (len(named) > 1)}: {some(named)}"
         where = f"its loss is not finite for {pictures}" if named else "its gradient is not finite"
-        raise ProsminError(f"Step {step} was not applied: {where}. {next_steps()}")
+        raise ProsminError(f"Step {step + 1} was not applied: {where}. {next_steps()}")
 
 
 def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
