@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from prosmin import randomness
 from prosmin.config import Config
 from prosmin.data.views import Views
+from prosmin.errors import ProsminError
 from prosmin.methods.dino import DINO
 from prosmin.methods.ibot import IBOT
 from prosmin.methods.mocov3 import MoCoV3
@@ -48,6 +49,9 @@ class Method(Protocol):
 
     def encode(self, x: Tensor) -> Embedding:
         """Embed evaluation views, (N, 3, h, w)."""
+
+
+_ASKED = ("online", "target", "spans_batch", "update", "encode")
 
 
 @runtime_checkable
@@ -96,7 +100,13 @@ float32_default = _Float32Default()
 
 def build_method(config: Config) -> nn.Module:
     """The method with the weights its seed gives, whatever was drawn before."""
-    return seeded(partial(METHODS[config.method.name], config), config)
+    method = seeded(partial(METHODS[config.method.name], config), config)
+    if missing := [name for name in _ASKED if not hasattr(method, name)]:
+        raise ProsminError(
+            f"The method {config.method.name} has no {', '.join(missing)}; asked of every method: {', '.join(_ASKED)} "
+            "(docs/extending.md)."
+        )
+    return method
 
 
 def seeded(build: Callable[[], nn.Module], config: Config) -> nn.Module:

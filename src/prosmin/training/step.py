@@ -95,6 +95,11 @@ def _accumulate(fabric: Fabric, model: nn.Module, parts: Iterable[tuple[Views, D
         alone = fabric.world_size > 1 and number < count
         with fabric.no_backward_sync(model) if alone else nullcontext():  # type: ignore[arg-type]
             output: Output = model(views, draws)
+            if output.losses.shape != draws.positions.shape:
+                raise ProsminError(
+                    f"The method's losses have shape {tuple(output.losses.shape)}; allowed: "
+                    f"{tuple(draws.positions.shape)}, one for each picture and not their mean."
+                )
             fabric.backward(output.losses.mean() / count)
         losses.append(output.losses.detach())
         for name, value in output.statistics.items():
