@@ -42,10 +42,10 @@ ABLATED = ("knn", "linear", "uncertainty")
 JUDGES_BASELINES = ("knn", "linear", "lowshot", "ood")
 RESNET, VIT = "cifar10-resnet18", "cifar10-vit"
 OWN = "this run"
-CODE = {(RESNET, "dino"): 2, (VIT, "dino"): 2, (VIT, "ibot"): 2, (VIT, "mocov3"): 2}
+CODE = {(RESNET, "dino"): 2, (VIT, "dino"): 2, (VIT, "mocov3"): 2}
 """By recipe and method: raised where a change of the code makes another training of the same configuration.
 
-2: DINO's and iBOT's prototypes begin as long as published, MoCo v3's ViT with its own positions and weights.
+2: DINO's prototypes begin as long as published, MoCo v3's ViT with its own positions and weights.
 """
 FIRST = "-first"
 """What the names of runs with the recipes before tuning end in."""
@@ -200,8 +200,9 @@ def code_of_today(document: dict[str, Any]) -> int:
 
 
 def is_gone(run: Run) -> bool:
-    """Whether the recipe of today cannot make it: the ResNet's first runs were made with earlier code."""
-    return run.recipe == RESNET and run.name.endswith(FIRST)
+    """Whether nothing of today can make it: a first run of code that has changed since, as all of the ResNet's are."""
+    older = CODE.get((run.recipe, run.fields.get("method.name", "prosmin")), 1) > 1
+    return run.name.endswith(FIRST) and (run.recipe == RESNET or older)
 
 
 def same_training(out: Path, run: Run, seed: int) -> dict[str, Any] | None:
@@ -239,8 +240,9 @@ def known_baselines(out: Path, config: configs.Config, protocols: Sequence[str])
 
 def _untrained(tree: dict[str, Any]) -> dict[str, Any]:
     """What of a configuration an untrained backbone and its pictures depend on."""
+    own = tree["method"]["name"] == "mocov3" and tree["backbone"]["name"].startswith("vit")  # a start of its own
     views = {name: tree["views"][name] for name in ("global_size", "crop_share", "interpolation", "mean", "std")}
-    return {"backbone": tree["backbone"], "views": views, "seed": tree["training"]["seed"]}
+    return {"backbone": tree["backbone"], "views": views, "seed": tree["training"]["seed"], "own": own}
 
 
 def judge_target(folder: Path, *, data: str, test: str) -> dict[str, Any]:

@@ -19,7 +19,10 @@ def baseline_rows(title: str, columns: dict[str, Column], found: Runs) -> list[s
 
 
 def baselines(names: Iterable[str], runs: Runs) -> Runs:
-    """What needs no training, as runs: of the first of the named that has it, since all of a seed have the same."""
+    """What needs no training, as runs: of the first of the named that has it.
+
+    All of a seed have the same, but MoCo v3's ViT, whose own start is not shown.
+    """
     for name in names:
         kinds = list(dict.fromkeys(kind for run in runs.get(name, []) for kind in _kinds(run)))
         if kinds:

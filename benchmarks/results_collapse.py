@@ -41,7 +41,7 @@ def has_collapsed(run: Finished) -> bool:
     ]
     top1 = run.metric("knn", "top1")
     learnt_nothing = top1 is not None and bool(untrained) and top1 <= max(untrained)
-    return run.verdict != "healthy" or learnt_nothing
+    return run.verdict not in ("healthy", "unknown") or learnt_nothing
 
 
 def collapse_word(runs: Runs) -> str:

@@ -163,7 +163,8 @@ def _reading(page: Page, runs: Runs) -> None:
 def _methods(page: Page, runs: Runs) -> None:
     for table in sorted(TABLES, key=lambda table: not any(name in runs for name in planned(table.stage))):
         page.add(f"## {table.title}")
-        if any(run.is_earlier_code for name in planned(table.stage) for run in runs.get(name, [])):
+        older = any(run.is_earlier_code for name in planned(table.stage) for run in runs.get(name, []))
+        if table.stage == "first" and older:
             page.add(words.FIRST)
         for backbone, title in BACKBONES.items():
             if not table.runs(backbone):

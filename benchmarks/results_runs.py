@@ -165,7 +165,7 @@ def _check_pictures(run: Finished) -> None:
 def _check_alike(name: str, seeds: Seeds) -> None:
     first, *others = seeds
     for other in others:
-        a, b = first.configuration, other.configuration
+        a, b = ({"code": evidence.code(run.document), **run.configuration} for run in (first, other))
         if apart := differing(a, b):
             what = ", ".join(f"{field}: {a.get(field)} and {b.get(field)}" for field in apart)
             raise ProsminError(

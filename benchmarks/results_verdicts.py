@@ -153,17 +153,20 @@ def final(runs: Runs) -> list[tuple[str, Seeds]]:
 
 
 def against_methods(runs: Runs) -> list[str]:
-    """ProSMIN and the best of the other methods, a sentence a backbone, by its most final table with both."""
+    """ProSMIN and the best of the other methods, a sentence a backbone: the table with most of them, the most final."""
     found = []
     for recipe in BACKBONES:
+        tables = []
         for table in TABLES:
             names = table.runs(recipe)
             alike = comparable(names.values(), runs)
             ours = alike.get(names.get("prosmin", ""), [])
             others = {method: alike[name] for method in RIVAL_METHODS if (name := names.get(method)) in alike}
             if ours and others:
-                found.append(f"{label(table, recipe)}: {_standing(ours, others)}")
-                break
+                tables.append((table, ours, others))
+        if tables:
+            table, ours, others = max(tables, key=lambda each: len(each[2]))  # of as many, the first
+            found.append(f"{label(table, recipe)}: {_standing(ours, others)}")
     return found
 
 
@@ -184,12 +187,13 @@ def _standing(ours: Seeds, others: Runs) -> str:
             group = "not told apart in"
         else:
             group = "ahead in" if ahead else "behind in"
-        numbers = f"{metric.show(mine.mean)}, {METHODS[best]} {metric.show(rivals[best].mean)}"
+        age = " of earlier code" if any(run.is_earlier_code for run in others[best]) else ""
+        numbers = f"{metric.show(mine.mean)}, {METHODS[best]}{age} {metric.show(rivals[best].mean)}"
         groups.setdefault(group, []).append(f"{metric.title.removesuffix(' %')} ({numbers})")
     order = ("ahead in", "ahead, without an interval, in", "not told apart in", "behind, without an interval, in")
     told = [f"{group} {', '.join(groups[group])}" for group in (*order, "behind in") if group in groups]
-    seeds = {len({run.seed for run in each}) for each in (ours, *others.values())}
-    return "; ".join(told) + (ONE_SEED if seeds == {1} else "")
+    least = min(len(each) for each in (ours, *others.values()))
+    return "; ".join(told) + (ONE_SEED if least == 1 else "")
 
 
 def meet(first: Number, second: Number) -> bool:

@@ -308,3 +308,13 @@ def test_evaluate_s_help_names_every_protocol(capsys):
     assert listed.split(", ") == list(SUITES["paper"])
     assert set(listed.split(", ")) == set(PROTOCOLS)
     assert set(default.replace(" and a short ", ", ").split(", ")) == set(DEFAULT)
+
+
+@pytest.mark.parametrize("options", [["--recipe"], ["--config"]])
+def test_a_run_of_a_file_is_called_after_it_and_lies_among_the_runs(options, tmp_path, monkeypatch):
+    taken = []
+    monkeypatch.setattr("prosmin.training.pretrain.pretrain", lambda config, out: taken.append(out))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("data: {spec: photos}\n")
+    assert main(["pretrain", *options, str(tmp_path / "mine.yaml")]) == 0
+    assert taken == [Path("runs/mine")]

@@ -79,13 +79,23 @@ def test_a_recipe_may_be_a_file_of_ones_own(tmp_path):
     assert (found.training.epochs, found.heads.dim, found.heads.hidden) == (7, 128, 96)
     with pytest.warns(UserWarning, match=r"mine.yaml has no section for ibot"):
         configs.resolve(recipe=str(file), overrides={"method.name": "ibot"})
-    for text, part in (
-        ("methods: {dnio: {}}", "section for 'dnio'. Did you mean dino"),
-        ("methods: [dino]", "no groups"),
-    ):
+    wrong = {
+        "methods: {dnio: {}}": "section for 'dnio'. Did you mean dino",
+        "methods: [dino]": "is ['dino']; allowed: a section",
+        "methods: {dino: 3}": "The section dino of the recipe",
+        "methods: {dino: {method: {name: ibot}}}": "but not method",
+        "method: dino": "allowed: a group, such as method: {name: dino}",
+    }
+    for text, part in wrong.items():
         file.write_text(text)
         with pytest.raises(UsageError, match=re.escape(part)):
             configs.resolve(recipe=str(file))
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match=r"mine.yaml is not YAML"):
+        configs.resolve(recipe=str(file))
+    file.write_text("training: {epochs: 7}")  # no sections, and another method than it was written for
+    with pytest.warns(UserWarning, match=r"no section for dino"):
+        configs.resolve(recipe=str(file), overrides={"method.name": "dino"})
     with pytest.raises(UsageError, match=r"missing.yaml cannot be read"):
         configs.resolve(recipe=str(tmp_path / "missing.yaml"))
 

@@ -40,7 +40,7 @@ def test_projector_outputs_are_cosines():
 
 def test_prototypes_begin_as_long_as_those_of_a_plain_layer():
     torch.manual_seed(0)
-    found, plain = UnitLinear(64, 500).weight, nn.Linear(64, 500, bias=False).weight
+    found, plain = UnitLinear(64, 500, as_plain=True).weight, nn.Linear(64, 500, bias=False).weight
     assert found.norm(dim=1).mean().item() == pytest.approx(plain.norm(dim=1).mean().item(), rel=0.02)
 
 

@@ -795,7 +795,10 @@ def test_runs_of_code_that_is_gone_are_not_made_again_under_their_names(tmp_path
     assert "not run: the code" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
     gone = [run.name for run in evidence.STAGES["first"] if evidence.is_gone(run)]
-    assert gone == [f"{RESNET}-{method}-100-first" for method in ("prosmin", "deterministic", "dino", "mocov3")]
+    assert gone == [
+        *(f"{RESNET}-{method}-100-first" for method in ("prosmin", "deterministic", "dino", "mocov3")),
+        *(f"{evidence.VIT}-{method}-100-first" for method in ("dino", "mocov3")),
+    ]
 
 
 def test_a_training_told_twice_counts_once(folder, tmp_path):
@@ -823,16 +826,36 @@ def test_a_run_of_earlier_code_is_called_so_in_its_row(tmp_path):
 
 def test_the_page_says_first_how_prosmin_stands_against_the_best_other_method():
     def sentence(**changed):
-        ours, other = document(f"{RESNET}-prosmin-100"), document(f"{RESNET}-dino-100", **changed)
-        runs = {found["name"]: [results_runs.Finished("x", found)] for found in (ours, other)}
-        (told,) = verdicts.against_methods(runs)
+        named = {"prosmin": {}, "dino": changed, "mocov3": {"knn": 0.1, "nll": 3.0}}
+        made = [document(f"{RESNET}-{method}-100", **more) for method, more in named.items()]
+        made.append(document(f"{RESNET}-prosmin-200", knn=0.99))  # alone in a more final table
+        made.append(document(f"{RESNET}-mocov3-200", knn=0.1))
+        (told,) = verdicts.against_methods({each["name"]: [results_runs.Finished("x", each)] for each in made})
+        assert told.startswith("ResNet-18, 100 epochs, tuned:")
         return told
 
     mine = document(f"{RESNET}-prosmin-100")["results"]["knn"]["metrics"]["top1"]
     assert f"ahead in kNN top-1 ({100 * mine:.1f}, DINO {100 * (mine - 0.1):.1f})" in sentence(knn=mine - 0.1)
     assert re.search(r"behind in (.*, )?kNN top-1", sentence(knn=mine + 0.05))
     assert re.search(r"not told apart in (.*, )?kNN top-1", sentence(knn=mine - 0.001))
+    assert "ahead, without an interval, in linear NLL (0.600, DINO 0.700)" in sentence(nll=0.7)
+    assert "behind, without an interval, in linear NLL (0.600, DINO 0.500)" in sentence(nll=0.5)
     assert "(one seed)" in sentence()
+
+
+def test_seeds_of_two_codes_are_not_one_run(tmp_path):
+    made = [document(f"{RESNET}-dino-100", seed) for seed in (0, 1)]
+    save(tmp_path, made[0] | {"code": 1}, made[1])
+    with pytest.raises(ProsminError, match=r"different configurations \(code: 1 and 2\)"):
+        results_runs.read_runs(tmp_path)
+
+
+def test_the_untrained_vit_of_mocov3_is_its_own():
+    def untrained(method, recipe):
+        return evidence._untrained(configs.to_tree(configs.resolve(recipe=recipe, overrides={"method.name": method})))
+
+    assert untrained("dino", evidence.VIT) == untrained("prosmin", evidence.VIT) != untrained("mocov3", evidence.VIT)
+    assert untrained("mocov3", RESNET) == untrained("prosmin", RESNET)
 
 
 def test_baselines_are_those_of_an_earlier_run_with_the_same_untrained_network(tmp_path):

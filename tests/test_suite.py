@@ -315,6 +315,13 @@ def test_an_encoder_of_others_is_not_judged_on_pictures_that_nobody_named(tmp_pa
     assert not out.exists()
 
 
+def test_nor_is_one_that_was_saved(tmp_path):
+    torch.save(timm.create_model("test_vit", num_classes=0).state_dict(), tmp_path / "w.pth")
+    folder = load(f"timm:test_vit@{tmp_path}/w.pth").save(tmp_path / "saved")
+    with pytest.raises(UsageError, match=r"saved brings no pictures along"):
+        evaluate(folder, protocols=["knn"])
+
+
 class TestPlaces:
     def test_results_that_cannot_be_written_are_known_before_the_work(self, copy, fake, monkeypatch, capsys):
         (copy / "results").write_text("a file where the folder should be")

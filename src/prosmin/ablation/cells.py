@@ -85,7 +85,7 @@ def check_folders(cells: list[Cell], out: Path) -> None:
         if counts[spec] < size:
             raise ProsminError(
                 f"{spec} has {counts[spec]} pictures, fewer than training.batch_size {size} of {cell.name}. "
-                "Give smaller ones. Nothing was trained."
+                "Give a smaller one. No cell was begun."
             )
 
 

@@ -122,7 +122,9 @@ def _build(name: str, tree: Mapping[str, Any]) -> Grid:
         if key != "recipe" and not isinstance(value, Mapping):
             raise UsageError(f"In the grid {name}, {key} is {value!r}; allowed: a mapping.")
     if not isinstance(tree.get("recipe"), str):
-        raise UsageError(f"The grid {name} names no recipe; allowed: recipe: NAME, one of `prosmin recipes`.")
+        raise UsageError(
+            f"The grid {name} names no recipe; allowed: recipe: NAME, one of `prosmin recipes` or a file NAME.yaml."
+        )
     if bool(tree.get("over")) == bool(tree.get("rows")):
         raise UsageError(f"The grid {name} must have either over (fields with lists of values) or rows (named fields).")
     for swept, values in tree.get("over", {}).items():

@@ -1,6 +1,7 @@
 """The command: one row a method, printed and saved as each is done."""
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,12 +66,17 @@ def choose(
         configs.MethodConfig(name=name)  # an unknown name is a slip, not a method to leave out
     chosen, left_out = [], {}
     for name in dict.fromkeys(methods):
-        try:
-            config = configs.resolve(recipe=recipe, file=file, overrides={**overrides, "method.name": name})
-            build_method(config)
-            chosen.append(config)
-        except UsageError as error:
-            left_out[name] = str(error)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                config = configs.resolve(recipe=recipe, file=file, overrides={**overrides, "method.name": name})
+                build_method(config)
+            except UsageError as error:
+                left_out[name] = str(error)
+                continue
+        chosen.append(config)
+        for each in said:  # of a method that is left out the reason is enough
+            warnings.warn(str(each.message), each.category, stacklevel=2)
     if not chosen:
         reasons = " ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise UsageError(f"None of the methods {', '.join(left_out)} can be measured. {reasons}")

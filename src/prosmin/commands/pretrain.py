@@ -25,7 +25,7 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
             f"--config {options.config} is the file of a run, which does not name the new one: give --out RUN. "
             f"To continue that run, leave --config out: --out {options.config.parent}."
         )
-    name = options.recipe or (options.config.stem if options.config else "demo")
+    name = Path(options.recipe or options.config or "demo").name.removesuffix(".yaml").removesuffix(".yml")
     out = options.out or Path("runs") / name
     file = options.config
     if options.recipe is None and file is None:

@@ -24,12 +24,14 @@ def read_yaml(path: Path) -> Tree:
         tree = yaml.safe_load(path.read_text())
     except OSError as error:
         raise UsageError(f"The configuration {path} cannot be read: {error.strerror}.") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"The configuration {path} is not YAML: {error}.") from None
     if not isinstance(tree, dict):
         raise UsageError(
             f"The configuration {path} holds {tree!r}; allowed: groups of fields, as in any run's config.yaml."
         )
+    if not isinstance(tree.get("method") or {}, Mapping):
+        raise UsageError(f"method in {path} is {tree['method']!r}; allowed: a group, such as method: {{name: dino}}.")
     return tree
 
 
@@ -51,12 +53,14 @@ def recipe_text(name: str) -> str:
 def read_recipe(name: str) -> tuple[Tree, Tree]:
     """What a recipe of the package or a file NAME.yaml says for every method, and its sections for single ones."""
     tree = read_yaml(Path(name).expanduser()) if name.endswith((".yaml", ".yml")) else yaml.safe_load(recipe_text(name))
-    sections = tree.pop("methods", None) or {}
-    if not isinstance(sections, Mapping) or not all(isinstance(part, Mapping) for part in sections.values()):
-        raise UsageError(f"The recipe {name} has no groups of fields under methods; allowed: methods: {{NAME: ...}}.")
-    for method in sections:
+    sections = tree.pop("methods", {})
+    if not isinstance(sections, Mapping):
+        raise UsageError(f"methods in the recipe {name} is {sections!r}; allowed: a section of groups for each method.")
+    for method, part in sections.items():
         if method not in METHOD_GROUPS:
-            raise UsageError(f"The recipe {name} has a section for {method!r}.{suggest(method, METHOD_GROUPS)}")
+            raise UsageError(f"The recipe {name} has a section for {method!r}.{suggest(str(method), METHOD_GROUPS)}")
+        if not isinstance(part, Mapping) or "method" in part:
+            raise UsageError(f"The section {method} of the recipe {name} is {part!r}; allowed: groups, but not method.")
     return tree, dict(sections)
 
 
@@ -84,7 +88,8 @@ def resolve(
         )
     method = (merge(tree, above).get("method") or {}).get("name", MethodConfig().name)
     config = build(merge(merge(tree, sections.get(method, {})), above))
-    if sections and method not in sections:
+    of_recipe = (tree.get("method") or {}).get("name", MethodConfig().name)
+    if recipe and method not in sections and (sections or method != of_recipe):
         warnings.warn(
             f"the recipe {recipe} has no section for {method}: heads and loss are its defaults, which may suit "
             "another size of network and pictures",

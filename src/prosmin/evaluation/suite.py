@@ -30,6 +30,7 @@ from prosmin.evaluation.result import Result
 from prosmin.evaluation.results_folder import has_no_folder, keep_card, measured_run, results_folder
 from prosmin.evaluation.shares import labelled_shares
 from prosmin.files import check_writable, write_text, writing
+from prosmin.foreign import is_foreign
 
 DEFAULT = ("knn", "linear", "ood", "uncertainty", "corruption", "pictures")
 """What is run when nothing is named: minutes on a CPU for a small set."""
@@ -78,9 +79,13 @@ def evaluate(
     """
     protocols, ood = ([x] if isinstance(x, str) else x for x in (protocols, ood))
     run, folder = _places(run, out)
-    if data is None and has_no_folder(run) and (protocols is None or list(protocols) != ["transfer"]):
-        raise UsageError(f"{run} brings no pictures along to be judged on. Give them with --data SPEC.")
+    needs_data = data is None and (protocols is None or list(protocols) != ["transfer"])
+    without = f"{run} brings no pictures along to be judged on. Give them with --data SPEC."
+    if needs_data and is_foreign(run):
+        raise UsageError(without)
     encoder = load(run)
+    if needs_data and not encoder.card.get("steps"):  # a saved encoder of others
+        raise UsageError(without)
     asked = options or Options()
     options = asked if protocols or suite else _quick(asked)
     own = encoder.config.data.spec

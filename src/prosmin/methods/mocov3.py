@@ -130,10 +130,11 @@ def begin_as_published(vit: VisionTransformer) -> None:
             _draw(module.weight, module.in_features + module.out_features // parts)
             if module.bias is not None:
                 module.bias.zero_()
-    projection = vit.patch_embed.proj
-    _draw(projection.weight, projection.weight[0].numel() + len(projection.weight))
-    if projection.bias is not None:
-        projection.bias.zero_()
+    projection = getattr(vit.patch_embed, "proj", None)
+    if isinstance(projection, nn.Conv2d):
+        _draw(projection.weight, projection.weight[0].numel() + len(projection.weight))
+        if projection.bias is not None:
+            projection.bias.zero_()
     if vit.cls_token is not None:
         vit.cls_token.normal_(std=1e-6)
     if vit.pos_embed is not None:

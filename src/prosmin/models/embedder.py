@@ -35,4 +35,5 @@ def build_projector(inputs: int, config: Config) -> Projector:
         batchnorm=heads.batchnorm,
         bottleneck_batchnorm=getattr(heads, "bottleneck_batchnorm", False),
         fixed_last=getattr(heads, "last", "learned") == "fixed",
+        prototypes=not hasattr(heads, "last"),  # DINO's and iBOT's, which learn theirs
     )

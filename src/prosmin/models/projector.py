@@ -7,13 +7,13 @@ from torch.nn import functional as F
 class UnitLinear(nn.Module):
     """A linear layer whose rows have length one: the weight-normalised last layer of DINO's head.
 
-    Only directions count, but a step turns a longer row less: rows begin as long as nn.Linear's, as DINO's do.
+    Only directions count, but a step turns a longer row less. `as_plain`: rows begin as long as those of nn.Linear.
     """
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, *, as_plain: bool = False) -> None:
         super().__init__()
         weight = nn.Linear(inputs, outputs, bias=False).weight.detach()
-        self.weight = nn.Parameter(nn.init.trunc_normal_(weight, std=(3 * inputs) ** -0.5))
+        self.weight = nn.Parameter(nn.init.trunc_normal_(weight, std=(3 * inputs) ** -0.5 if as_plain else 0.02))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs): cosines, when x has length one."""
@@ -48,11 +48,13 @@ class Projector(nn.Module):
         batchnorm: bool,
         bottleneck_batchnorm: bool = False,
         fixed_last: bool = False,
+        prototypes: bool = False,
     ) -> None:
         super().__init__()
         self.mlp = mlp([inputs, hidden, hidden, bottleneck], batchnorm=batchnorm)
         self.norm = nn.BatchNorm1d(bottleneck, affine=False) if bottleneck_batchnorm else nn.Identity()
-        self.last = UnitLinear(bottleneck, dim).requires_grad_(not fixed_last)
+        # Prototypes, which DINO and iBOT learn, begin as published.
+        self.last = UnitLinear(bottleneck, dim, as_plain=prototypes).requires_grad_(not fixed_last)
 
     def forward(self, y: Tensor) -> Tensor:
         """(N, inputs) -> (N, K)."""

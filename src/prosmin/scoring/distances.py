@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from prosmin.errors import UsageError
-from prosmin.scoring.arguments import check_tensor
+from prosmin.scoring.arguments import check_not_empty
 
 Distance = Callable[[Tensor], Tensor]  # squared Euclidean distance -> rho
 
@@ -81,7 +81,7 @@ def median_bandwidth(target: Tensor, *, validate: bool = True) -> Tensor:
     It must not depend on the forecast: a bandwidth that follows the forecast's own spread can be gamed by it.
     `validate` refuses targets that are all equal, and waits for the device.
     """
-    check_tensor("target", target)
+    check_not_empty("target", target)
     if target[..., 0].numel() < 2:
         raise UsageError(
             f"bandwidth is none and target has shape {tuple(target.shape)}; give a bandwidth, or two targets or more."
