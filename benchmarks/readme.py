@@ -58,8 +58,10 @@ def recipes() -> list[str]:
     lines = _head("recipe", "what it trains", "measured")
     measured = _measured_recipes()
     for name, about in sorted(map(_header, (ROOT / "src/prosmin/recipes").glob("*.yaml"))):
-        found = _quoted(measured.get(name, []))
-        lines.append(_row(f"`{name}`", about, _reached(*found) if found else "not yet"))
+        runs = measured.get(name, [])
+        found = _quoted(runs)
+        otherwise = "not yet as it is, but with other settings: [RESULTS.md](RESULTS.md)" if runs else "not yet"
+        lines.append(_row(f"`{name}`", about, _reached(*found) if found else otherwise))
     return lines
 
 
