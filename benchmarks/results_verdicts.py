@@ -179,14 +179,11 @@ def _standing(ours: Seeds, others: Runs) -> str:
         if mine is None or not rivals:
             continue
         best = max(rivals, key=lambda method: metric.better * rivals[method].mean)
-        ahead = metric.better * (mine.mean - rivals[best].mean) > 0
-        first, second = (mine, rivals[best]) if ahead else (rivals[best], mine)
-        if first.interval is None or second.interval is None:
-            group = f"{'ahead' if ahead else 'behind'}, without an interval, in"
-        elif meet(first, second):
-            group = "not told apart in"
+        word = "ahead" if metric.better * (mine.mean - rivals[best].mean) > 0 else "behind"
+        if mine.interval is None or rivals[best].interval is None:
+            group = f"{word}, without an interval, in"
         else:
-            group = "ahead in" if ahead else "behind in"
+            group = "not told apart in" if meet(mine.interval, rivals[best].interval) else f"{word} in"
         age = " of earlier code" if any(run.is_earlier_code for run in others[best]) else ""
         numbers = f"{metric.show(mine.mean)}, {METHODS[best]}{age} {metric.show(rivals[best].mean)}"
         groups.setdefault(group, []).append(f"{metric.title.removesuffix(' %')} ({numbers})")
@@ -196,11 +193,9 @@ def _standing(ours: Seeds, others: Runs) -> str:
     return "; ".join(told) + (ONE_SEED if least == 1 else "")
 
 
-def meet(first: Number, second: Number) -> bool:
+def meet(first: Interval, second: Interval) -> bool:
     """Whether two intervals have a number in common."""
-    assert first.interval is not None
-    assert second.interval is not None
-    return first.interval[0] <= second.interval[1] and second.interval[0] <= first.interval[1]
+    return first[0] <= second[1] and second[0] <= first[1]
 
 
 def strangers(runs: Runs) -> list[str]:

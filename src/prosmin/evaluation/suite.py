@@ -79,13 +79,8 @@ def evaluate(
     """
     protocols, ood = ([x] if isinstance(x, str) else x for x in (protocols, ood))
     run, folder = _places(run, out)
-    needs_data = data is None and (protocols is None or list(protocols) != ["transfer"])
-    without = f"{run} brings no pictures along to be judged on. Give them with --data SPEC."
-    if needs_data and is_foreign(run):
-        raise UsageError(without)
-    encoder = load(run)
-    if needs_data and not encoder.card.get("steps"):  # a saved encoder of others
-        raise UsageError(without)
+    reads_own = data is None and (protocols is None or list(protocols) != ["transfer"])
+    encoder = _opened(run, reads_own=reads_own)
     asked = options or Options()
     options = asked if protocols or suite else _quick(asked)
     own = encoder.config.data.spec
@@ -144,6 +139,17 @@ def _check_ood(ood: Sequence[str] | None, names: Sequence[str]) -> None:
             f"No protocol that is to run ({', '.join(names)}) reads --ood {','.join(ood)}. "
             f"Leave it out, or add one that does: {', '.join(READS_OOD)}."
         )
+
+
+def _opened(run: Path | str, *, reads_own: bool) -> Encoder:
+    """The encoder; one that was not trained here has no pictures of its own to read."""
+    without = f"{run} brings no pictures along to be judged on. Give them with --data SPEC."
+    if reads_own and is_foreign(run):  # before its weights are fetched
+        raise UsageError(without)
+    encoder = load(run)
+    if reads_own and not encoder.card.get("steps"):
+        raise UsageError(without)
+    return encoder
 
 
 def _places(run: Path | str, out: Path | str | None) -> tuple[Path | str, Path]:
