@@ -180,10 +180,11 @@ def _standing(ours: Seeds, others: Runs) -> str:
             continue
         best = max(rivals, key=lambda method: metric.better * rivals[method].mean)
         word = "ahead" if metric.better * (mine.mean - rivals[best].mean) > 0 else "behind"
-        if mine.interval is None or rivals[best].interval is None:
+        my_interval, its_interval = mine.interval, rivals[best].interval
+        if my_interval is None or its_interval is None:
             group = f"{word}, without an interval, in"
         else:
-            group = "not told apart in" if meet(mine.interval, rivals[best].interval) else f"{word} in"
+            group = "not told apart in" if meet(my_interval, its_interval) else f"{word} in"
         age = " of earlier code" if any(run.is_earlier_code for run in others[best]) else ""
         numbers = f"{metric.show(mine.mean)}, {METHODS[best]}{age} {metric.show(rivals[best].mean)}"
         groups.setdefault(group, []).append(f"{metric.title.removesuffix(' %')} ({numbers})")
