@@ -63,6 +63,9 @@ METHODS = {
 BEFORE_TUNING = {
     (VIT, method): dict.fromkeys(("heads.hidden", "heads.dim", "heads.predictor_hidden"), "2048")
     for method in ("prosmin", "deterministic")
+} | {
+    (VIT, "ibot"): {"heads.batchnorm": "false", "heads.shared": "true"},
+    (VIT, "mocov3"): {"target.momentum": "0.99"},
 }
 """Fields of the first runs that tuning has changed in the recipes since."""
 

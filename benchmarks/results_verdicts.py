@@ -162,11 +162,13 @@ def against_methods(runs: Runs) -> list[str]:
             alike = comparable(names.values(), runs)
             ours = alike.get(names.get("prosmin", ""), [])
             others = {method: alike[name] for method in RIVAL_METHODS if (name := names.get(method)) in alike}
+            lacking = [METHODS[method] for method in RIVAL_METHODS if method in names and method not in others]
             if ours and others:
-                tables.append((table, ours, others))
+                tables.append((table, ours, others, lacking))
         if tables:
-            table, ours, others = max(tables, key=lambda each: len(each[2]))  # of as many, the first
-            found.append(f"{label(table, recipe)}: {_standing(ours, others)}")
+            table, ours, others, lacking = max(tables, key=lambda each: len(each[2]))  # of as many, the first
+            without = f"; not run there yet, and perhaps better: {', '.join(lacking)}" if lacking else ""
+            found.append(f"{label(table, recipe)}: {_standing(ours, others)}{without}")
     return found
 
 

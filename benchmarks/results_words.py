@@ -55,9 +55,9 @@ READING = f"""\
   bracket, its file has no interval.
 - `(1)` is the rank among the methods that ran, by the mean; the best is bold. A rank orders means: methods whose
   intervals overlap are not told apart by it. Settings and cost are not ranked: peak lr is the highest rate of the
-  schedule, seconds are as noisy as the machine and hold the time to compile, which the first run of a process pays,
-  effective rank is that of the features at the end of training. *Best score of each run*: ProSMIN has up to nine
-  scores to be best in, a method without a scale five.
+  schedule, seconds are as noisy as the machine and hold the time to compile, which the first run of a process pays (a
+  run that shared its GPU with another has none), effective rank is that of the features at the end of training. *Best
+  score of each run*: ProSMIN has up to nine scores to be best in, a method without a scale five.
 - ECE is the linear probe's before temperature scaling; its floor is what a perfectly calibrated model with the same
   confidences would still show on as many pictures. Ranks of runs whose intervals hold their floors order noise.
 - FPR at 95 %: the share of strangers that pass where 95 % of the test pictures do; lower is better. Its interval takes

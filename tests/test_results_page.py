@@ -841,6 +841,10 @@ def test_the_page_says_first_how_prosmin_stands_against_the_best_other_method():
     assert "ahead, without an interval, in linear NLL (0.600, DINO 0.700)" in sentence(nll=0.7)
     assert "behind, without an interval, in linear NLL (0.600, DINO 0.500)" in sentence(nll=0.5)
     assert "(one seed)" in sentence()
+    assert "not run there yet" not in sentence()
+    made = [document(f"{RESNET}-{method}-100") for method in ("prosmin", "mocov3")]
+    (told,) = verdicts.against_methods({each["name"]: [results_runs.Finished("x", each)] for each in made})
+    assert told.endswith("; not run there yet, and perhaps better: DINO")
 
 
 def test_seeds_of_two_codes_are_not_one_run(tmp_path):
