@@ -312,6 +312,28 @@ class TestShipping:
             assert sum(name.startswith("OOD AUROC against") for name in rows) == 2
 
 
+@pytest.mark.parametrize("name", shipped.shipped_names() or ["none is shipped"])
+class TestThoseInThePackage:
+    def test_it_loads_and_tells_pictures_apart(self, name):
+        encoder = load(name)
+        random = torch.Generator().manual_seed(0)
+        features, mean, scale = encoder(torch.randint(256, (4, 3, 32, 32), generator=random, dtype=torch.uint8))
+        assert features.isfinite().all()
+        assert mean.isfinite().all()
+        assert (scale > 0).all()
+        assert (torch.pdist(features) > 0.1 * features.std()).all()
+
+    def test_its_card_is_of_its_evidence(self, name):
+        folder = shipped.shipped_folder(name)
+        assert sorted(path.name for path in folder.iterdir()) == FILES
+        told, card = (json.loads((folder / file).read_text()) for file in ("card.json", "encoder.json"))
+        evidence = json.loads((ROOT / "benchmarks/results" / told["evidence"]).read_text())
+        assert told["encoder"] == card["hash"]
+        assert card["config"] == evidence["configuration"]
+        assert told["knn"]["top1"] == evidence["results"]["knn"]["metrics"]["top1"]
+        assert f"{100 * told['knn']['top1']:.1f} %" in (folder / "CARD.md").read_text()
+
+
 class TestCheck:
     def copied(self, root: Path, folder: Path, **knn: float) -> None:
         """The shipped encoder in another place, its card's number changed."""
