@@ -146,6 +146,10 @@ NEVER = {
     "cifar10-resnet18-deterministic-100-first": (
         "code and recipe of that time are gone, and in short runs with them it shrank as ProSMIN did (`start-det` and "
         "`fixbdet` in `tuning-cifar10-h200.jsonl`)"
-    )
+    ),
+    "cifar10-vit-deterministic-100-first": (
+        "it would differ from `cifar10-vit-deterministic-100` by the width of its heads alone, and ProSMIN's two runs, "
+        "which differ by the same, have overlapping intervals in kNN and linear probe"
+    ),
 }
 """Runs that will not be made, and why."""
