@@ -124,9 +124,9 @@ def speed() -> list[str]:
         *_head("part", "ms a step", "img/s"),
         *(_row(name, f"{part['ms']:.0f}", f"{part['images_per_second']:,.0f}") for name, part in parts.items()),
         "",
-        f"{bound} bounds it, {step['ms']:.0f} of {whole['ms']:.0f} ms, at {100 * step['share_of_peak']:.0f} % of the "
-        f"{sections['flops']['peak_tflops']:.0f} TFLOP/s of a large product. Fed by the usual loader it is "
-        f"{whole['images_per_second'] / rival['images_per_second']:.1f} times slower.",
+        f"{bound} is the bottleneck: {step['ms']:.0f} of {whole['ms']:.0f} ms, at {100 * step['share_of_peak']:.0f} % "
+        f"of the {sections['flops']['peak_tflops']:.0f} TFLOP/s of a large matrix product. Fed by the usual loader it "
+        f"is {whole['images_per_second'] / rival['images_per_second']:.1f} times slower.",
         "",
         "The step alone, method beside method, with the settings of `imagenet-vit-small` and as many pictures "
         "(`benchmarks/results/methods-h200.json`):",
@@ -200,29 +200,17 @@ def _is_current(document: dict[str, Any]) -> bool:
 
 
 def _reached(source: str, document: dict[str, Any]) -> str:
-    """What a recipe reached, beside the best that its network has without training."""
+    """What a recipe reached, beside the best that needs no training."""
     results = document["results"]
 
-    def number(row: str, protocol: str, name: str, percent: bool = False) -> str:
-        return _cell(results, row, protocol, name, percent)
-
-    def beside(protocol: str, name: str) -> str:
-        rows = [row for row in ROWS if row.startswith("untrained") and number(row, protocol, name) != "-"]
-        best = max((number(row, protocol, name, True) for row in rows), key=float, default="")
-        return f"{number('trained', protocol, name, True)} %" + (f" (untrained {best} %)" if best else "")
-
-    def strangers() -> str:
-        if "near_auroc" not in results.get("ood", {}).get("metrics", {}):
-            return beside("ood", "auroc")
-        return f"CIFAR-100 {beside('ood', 'near_auroc')}, SVHN {beside('ood', 'far_auroc')}"
+    def beside(protocol: str) -> str:
+        shares = {row: _cell(results, row, protocol, "top1", True) for row in ROWS}
+        others = [row for row, share in shares.items() if row != "trained" and share != "-"]
+        best = max(others, key=lambda row: float(shares[row]))
+        return f"{shares['trained']} % ({best} {shares[best]} %)"
 
     epochs = f", {document['epochs']} epochs" if "epochs" in document else ""
-    others = "; all methods: [RESULTS.md](RESULTS.md)" if "epochs" in document else ""
-    return (
-        f"ProSMIN{epochs}: kNN {beside('knn', 'top1')}, linear {beside('linear', 'top1')}, "
-        f"NLL {number('trained', 'linear', 'nll')}, ECE {number('trained', 'linear', 'ece')}, "
-        f"OOD AUROC {strangers()}: `benchmarks/results/{source}`{others}"
-    )
+    return f"ProSMIN{epochs}: kNN {beside('knn')}, linear {beside('linear')}: `benchmarks/results/{source}`"
 
 
 def _header(recipe: Path) -> tuple[str, str]:

@@ -158,13 +158,14 @@ def describe(name: str, encoder: Encoder, evidence: Finished, card: dict[str, An
     parts = [
         f"# {name}",
         f"An image encoder, trained without labels by `{encoder.config.method.name}`. Its backbone `{backbone.name}` "
-        f"has {weights:,} parameters. For a picture it gives, with so many numbers each: {sizes}.",
+        f"has {weights:,} parameters. For each picture it returns vectors: {sizes}.",
         f'```python\nimport prosmin\n\nencoder = prosmin.load("{name}")\n```',
         "## How it was made",
         _table(("", ""), _making(encoder, evidence)),
         "## What was measured",
-        "By `benchmarks/evidence.py` on the test pictures, which were read once, with the weights in float32, before "
-        "they were rounded. The best out-of-distribution score was named after seeing all of them on these pictures.",
+        "By `benchmarks/evidence.py` on the test pictures, by which no value of the recipe was chosen, with the "
+        "weights in float32, before they were rounded. The best out-of-distribution score was named after seeing all "
+        "of them on these pictures; `prosmin embed` and `ood_score` use the default.",
         _table(("measure", "value"), _measures(evidence)),
         "## Limits",
         LIMITS.format(side=views.global_size, moved=moved),
