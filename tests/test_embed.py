@@ -1,5 +1,6 @@
 """`prosmin embed`: what a row holds, that no row is lost or doubled by a kill, and that flags keep their rate."""
 
+import contextlib
 import io
 import json
 import os
@@ -161,6 +162,18 @@ class TestRows:
         with pytest.raises(ProsminError, match=message):
             embed(encoder, strict)
         assert not strict.out.exists()
+
+    def test_as_many_may_be_unreadable_as_the_run_allowed(self, tmp_path):
+        folder = tmp_path / "pictures"
+        folder.mkdir()
+        for i, image in enumerate(coloured(20).images):
+            (folder / f"{i:03d}.png").write_bytes(png(image) if i not in (5, 10) else b"broken")
+        for share, allowed in (("0.05", False), ("0.1", True)):
+            own = untrained(tiny_method("prosmin", data__max_bad=share)).save(tmp_path / f"encoder-{share}")
+            request = Request(data=f"folder:{folder}", out=tmp_path / f"{share}.parquet", reference="none", views=0)
+            with contextlib.nullcontext() if allowed else pytest.raises(ProsminError, match=f"share of {share} is"):
+                embed(own, request)
+            assert request.out.exists() == allowed
 
     def test_numbers_that_are_not_finite_are_no_features(self, specs, tmp_path):
         broken = untrained(tiny_method("prosmin"))

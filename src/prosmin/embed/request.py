@@ -20,7 +20,7 @@ class Request:
     false_alarms: float | None = None  # a share; None: 0.05, or the least that a small reference tells
     views: int = 2
     batch: int | None = None
-    max_bad: float = 0.01
+    max_bad: float | None = None  # a share; None: what the encoder's run allowed
     precision: str = "32-true"
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class Request:
             raise UsageError(f"--views is {self.views}; allowed: 2 or more to compare, or 0 for none.")
         if self.batch is not None and not 1 <= self.batch <= PART:
             raise UsageError(f"--batch is {self.batch}; allowed: 1 to {PART}, the pictures of a part.")
-        if not 0 <= self.max_bad <= 1:
+        if self.max_bad is not None and not 0 <= self.max_bad <= 1:
             raise UsageError(f"--max-bad is {self.max_bad:g}; allowed: a share from 0 to 1.")
         if self.precision not in PRECISIONS:
             raise UsageError(f"--precision is {self.precision!r}; allowed: {', '.join(PRECISIONS)}.")

@@ -75,7 +75,7 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
                 if process.world > 1:
                     _mend_rows(encoder, source, judging, parts, process, request)
                 about = _about(str(run), settings, judging, command) | marks
-                found = join(parts, request.out, source, about, max_bad=request.max_bad)
+                found = join(parts, request.out, source, about, max_bad=_max_bad(encoder, request))
                 process.helpers.end()
                 shutil.rmtree(folder)
             _tell(found, judging, request)
@@ -182,7 +182,7 @@ def _reference(
             process,
             device=encoder.device,
             batch=_batch(encoder, request),
-            max_bad=request.max_bad,
+            max_bad=_max_bad(encoder, request),
             make=recorded(encoder.batch_features, encoder, size=_batch(encoder, request)),
             write=write,
             title="reference",
@@ -235,7 +235,7 @@ def _write_rows(
         process,
         device=encoder.device,
         batch=_batch(encoder, request),
-        max_bad=request.max_bad,
+        max_bad=_max_bad(encoder, request),
         make=make,
         write=write,
         title="pictures",
@@ -268,6 +268,11 @@ def _forget_changed(parts: Parts, source: Noting, mark: Callable[[Tensor], str],
                 source.read(number)
             if bool(source.readable(left_out).any()):
                 parts.path(i).unlink()
+
+
+def _max_bad(encoder: Encoder, request: Request) -> float:
+    """The share of unreadable pictures that is allowed: unless told, what its own run allowed."""
+    return encoder.config.data.max_bad if request.max_bad is None else request.max_bad
 
 
 def _batch(encoder: Encoder, request: Request) -> int:
