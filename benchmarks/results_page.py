@@ -134,13 +134,14 @@ def _in_short(page: Page, runs: Runs) -> None:
         "; ".join(f"{each.title}: {word_of(each, metric)}" for each in found) or "not run"
         for metric in (KNN, R_AUROC_FAIR)
     )
-    holds = "; ".join(f"{title}: {in_short(seeds)}" for title, seeds in final(runs) if seeds[0].has_forecast)
+    holds = [f"  - {title}: {in_short(seeds)}." for title, seeds in final(runs) if seeds[0].has_forecast]
     page.add("## In short")
+    page.add(*against_methods(runs))
     page.add(
-        *(f"- Against the best other method in each measure: {each}." for each in against_methods(runs)),
         f"- Does the probabilistic part make better features (kNN)? {by_knn}.",
         f"- Does it foretell errors better (R-AUROC of the scale against its twin's distance)? {by_errors}.",
-        f"- Does its forecast hold what it promises? {holds or 'not run'}.",
+        f"- Does its forecast hold what it promises?{'' if holds else ' not run.'}",
+        *holds,
         f'- "It cannot collapse": {collapse_word(runs)}.',
     )
 

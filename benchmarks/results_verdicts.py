@@ -153,8 +153,8 @@ def final(runs: Runs) -> list[tuple[str, Seeds]]:
 
 
 def against_methods(runs: Runs) -> list[str]:
-    """ProSMIN and the best of the other methods, a sentence a backbone: the table with most of them, the most final."""
-    found = []
+    """ProSMIN and the best of the other methods, a column a backbone: the table with most of them, the most final."""
+    columns, notes = {}, []
     for recipe in BACKBONES:
         tables = []
         for table in TABLES:
@@ -164,36 +164,36 @@ def against_methods(runs: Runs) -> list[str]:
             others = {method: alike[name] for method in RIVAL_METHODS if (name := names.get(method)) in alike}
             lacking = [METHODS[method] for method in RIVAL_METHODS if method in names and method not in others]
             if ours and others:
-                tables.append((table, ours, others, lacking))
+                tables.append((label(table, recipe), ours, others, lacking))
         if tables:
-            table, ours, others, lacking = max(tables, key=lambda each: len(each[2]))  # of as many, the first
-            without = f"; not run there yet, and perhaps better: {', '.join(lacking)}" if lacking else ""
-            found.append(f"{label(table, recipe)}: {_standing(ours, others)}{without}")
-    return found
+            title, ours, others, lacking = max(tables, key=lambda each: len(each[2]))  # of as many, the first
+            least = min(len(each) for each in (ours, *others.values()))
+            columns[title + (ONE_SEED if least == 1 else "")] = [_standing(metric, ours, others) for metric in AIMED]
+            if lacking:
+                notes.append(f"Not run yet, and perhaps better: {', '.join(lacking)} ({title}).")
+    if not columns:
+        return ["Not run yet."]
+    rows = zip((metric.title for metric in AIMED), *columns.values(), strict=True)
+    head = f"| ProSMIN, and the best other method | {' | '.join(columns)} |"
+    lines = [head, "|---" * (1 + len(columns)) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+    return lines + (["", *notes] if notes else [])
 
 
-def _standing(ours: Seeds, others: Runs) -> str:
-    """The measures in which it is ahead, behind, or cannot be told from the best other."""
-    groups: dict[str, list[str]] = {}
-    for metric in AIMED:
-        mine = measure(metric, ours)
-        rivals = {method: number for method, seeds in others.items() if (number := measure(metric, seeds)) is not None}
-        if mine is None or not rivals:
-            continue
-        best = max(rivals, key=lambda method: metric.better * rivals[method].mean)
-        word = "ahead" if metric.better * (mine.mean - rivals[best].mean) > 0 else "behind"
-        my_interval, its_interval = mine.interval, rivals[best].interval
-        if my_interval is None or its_interval is None:
-            group = f"{word}, without an interval, in"
-        else:
-            group = "not told apart in" if meet(my_interval, its_interval) else f"{word} in"
-        age = " of earlier code" if any(run.is_earlier_code for run in others[best]) else ""
-        numbers = f"{metric.show(mine.mean)}, {METHODS[best]}{age} {metric.show(rivals[best].mean)}"
-        groups.setdefault(group, []).append(f"{metric.title.removesuffix(' %')} ({numbers})")
-    order = ("ahead in", "ahead, without an interval, in", "not told apart in", "behind, without an interval, in")
-    told = [f"{group} {', '.join(groups[group])}" for group in (*order, "behind in") if group in groups]
-    least = min(len(each) for each in (ours, *others.values()))
-    return "; ".join(told) + (ONE_SEED if least == 1 else "")
+def _standing(metric: Metric, ours: Seeds, others: Runs) -> str:
+    """Whether it is ahead or behind in a measure, or cannot be told from the best other, with the numbers."""
+    mine = measure(metric, ours)
+    rivals = {method: number for method, seeds in others.items() if (number := measure(metric, seeds)) is not None}
+    if mine is None or not rivals:
+        return "not measured"
+    best = max(rivals, key=lambda method: metric.better * rivals[method].mean)
+    word = "**ahead**" if metric.better * (mine.mean - rivals[best].mean) > 0 else "behind"
+    my_interval, its_interval = mine.interval, rivals[best].interval
+    if my_interval is None or its_interval is None:
+        word += ", without an interval"
+    elif meet(my_interval, its_interval):
+        word = "not told apart"
+    age = ", earlier code" if any(run.is_earlier_code for run in others[best]) else ""
+    return f"{metric.show(mine.mean)}, {metric.show(rivals[best].mean)} ({METHODS[best]}{age}): {word}"
 
 
 def meet(first: Interval, second: Interval) -> bool:

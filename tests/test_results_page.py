@@ -825,26 +825,28 @@ def test_a_run_of_earlier_code_is_called_so_in_its_row(tmp_path):
 
 
 def test_the_page_says_first_how_prosmin_stands_against_the_best_other_method():
-    def sentence(**changed):
+    def lines(made):
+        return verdicts.against_methods({each["name"]: [results_runs.Finished("x", each)] for each in made})
+
+    def rows(**changed):
         named = {"prosmin": {}, "dino": changed, "mocov3": {"knn": 0.1, "nll": 3.0}}
         made = [document(f"{RESNET}-{method}-100", **more) for method, more in named.items()]
         made.append(document(f"{RESNET}-prosmin-200", knn=0.99))  # alone in a more final table
         made.append(document(f"{RESNET}-mocov3-200", knn=0.1))
-        (told,) = verdicts.against_methods({each["name"]: [results_runs.Finished("x", each)] for each in made})
-        assert told.startswith("ResNet-18, 100 epochs, tuned:")
-        return told
+        head, _, *told = lines(made)
+        assert head == "| ProSMIN, and the best other method | ResNet-18, 100 epochs, tuned (one seed) |"
+        return dict(line.strip("| ").split(" | ") for line in told)
 
     mine = document(f"{RESNET}-prosmin-100")["results"]["knn"]["metrics"]["top1"]
-    assert f"ahead in kNN top-1 ({100 * mine:.1f}, DINO {100 * (mine - 0.1):.1f})" in sentence(knn=mine - 0.1)
-    assert re.search(r"behind in (.*, )?kNN top-1", sentence(knn=mine + 0.05))
-    assert re.search(r"not told apart in (.*, )?kNN top-1", sentence(knn=mine - 0.001))
-    assert "ahead, without an interval, in linear NLL (0.600, DINO 0.700)" in sentence(nll=0.7)
-    assert "behind, without an interval, in linear NLL (0.600, DINO 0.500)" in sentence(nll=0.5)
-    assert "(one seed)" in sentence()
-    assert "not run there yet" not in sentence()
-    made = [document(f"{RESNET}-{method}-100") for method in ("prosmin", "mocov3")]
-    (told,) = verdicts.against_methods({each["name"]: [results_runs.Finished("x", each)] for each in made})
-    assert told.endswith("; not run there yet, and perhaps better: DINO")
+    numbers = f"{100 * mine:.1f}, {100 * (mine - 0.1):.1f} (DINO)"
+    assert rows(knn=mine - 0.1)["kNN top-1 %"] == f"{numbers}: **ahead**"
+    assert rows(knn=mine + 0.05)["kNN top-1 %"].endswith(": behind")
+    assert rows(knn=mine - 0.001)["kNN top-1 %"].endswith(": not told apart")
+    assert rows(nll=0.7)["linear NLL"] == "0.600, 0.700 (DINO): **ahead**, without an interval"
+    assert rows(nll=0.5)["linear NLL"] == "0.600, 0.500 (DINO): behind, without an interval"
+    told = lines([document(f"{RESNET}-{method}-100") for method in ("prosmin", "mocov3")])
+    assert told[-1] == "Not run yet, and perhaps better: DINO (ResNet-18, 100 epochs, tuned)."
+    assert lines([document(f"{RESNET}-prosmin-100")]) == ["Not run yet."]
 
 
 def test_seeds_of_two_codes_are_not_one_run(tmp_path):
