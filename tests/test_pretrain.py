@@ -313,16 +313,26 @@ def test_a_finished_run_has_nothing_to_continue(undisturbed, tmp_path, tiny, cap
         pretrain(tiny(backbone__name="resnet14_cifar"), undisturbed)
 
 
-def test_steps_are_counted_as_they_are_taken(tmp_path, tiny, capsys):
-    small = {"views__global_size": "8", "views__local": "0", "training__batch_size": "3360"}
+@pytest.fixture
+def forty(tmp_path):
+    """Fields of a run on 40 pictures."""
+    from PIL import Image
+
+    for i in range(40):
+        Image.new("RGB", (8, 8), (6 * i, 2 * i, 255 - i)).save(tmp_path / f"{i:02d}.png")
+    return {"data__spec": f"folder:{tmp_path}", "views__global_size": "8", "views__local": "0"}
+
+
+def test_steps_are_counted_as_they_are_taken(tmp_path, tiny, capsys, forty):
+    small = forty | {"training__batch_size": "40"}
     pretrain(tiny(**small, training__epochs="2", training__max_steps="1"), tmp_path / "run")
     said = capsys.readouterr().out
-    assert said.startswith("3360 pictures, 1 step an epoch, 1 in all, as training.max_steps says\nstep 1/1 ")
+    assert said.startswith("40 pictures, 1 step an epoch, 1 in all, as training.max_steps says\nstep 1/1 ")
     assert "; 1 step, encoder in " in said
     assert "\n1 step teaches an encoder next to nothing" in said
-    pretrain(tiny(**small | {"training__max_steps": "null", "training__batch_size": "1680"}), tmp_path / "whole")
+    pretrain(tiny(**small | {"training__max_steps": "null", "training__batch_size": "20"}), tmp_path / "whole")
     said = capsys.readouterr().out
-    assert said.startswith("3360 pictures, 2 steps an epoch, 2 in all\n")
+    assert said.startswith("40 pictures, 2 steps an epoch, 2 in all\n")
     assert "\n2 steps teach an encoder" in said
 
 
@@ -337,11 +347,10 @@ def test_steps_are_counted_as_they_are_taken(tmp_path, tiny, capsys):
         ({"epochs": "100", "max_steps": "1"}, "the same command with --training.max_steps null goes on to 200."),
     ],
 )
-def test_a_short_run_says_how_to_make_a_longer_one(tmp_path, tiny, capsys, fields, hint):
-    """The 3360 photographs make two steps an epoch."""
+def test_a_short_run_says_how_to_make_a_longer_one(tmp_path, tiny, capsys, forty, fields, hint):
+    """The 40 pictures make two steps an epoch."""
     fields = {f"training__{name}": value for name, value in fields.items()}
-    small = {"views__global_size": "8", "views__local": "0", "training__batch_size": "1680"}
-    pretrain(tiny(**small, **fields), tmp_path / "run")
+    pretrain(tiny(**forty, training__batch_size="20", **fields), tmp_path / "run")
     assert capsys.readouterr().out.rstrip().endswith(hint)
 
 
