@@ -94,7 +94,13 @@ def test_stopped_and_continued_is_the_same_run(undisturbed, tmp_path, tiny):
 def test_every_method_continues_to_the_same_bits(tmp_path, name):
     whole = pretrain(tiny_method(name), tmp_path / "whole")
     pretrain(tiny_method(name, training__max_steps="1"), tmp_path / "halves")
-    assert_same_run(whole, pretrain(tiny_method(name), tmp_path / "halves"))
+    halves = pretrain(tiny_method(name), tmp_path / "halves")
+    assert_same_run(whole, halves)
+    assert len(metrics(halves)) == 4
+    images = torch.randint(0, 256, (5, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    uncertainty = load(halves).uncertainty(images)
+    assert uncertainty.shape == (5,)
+    assert bool((uncertainty > 0).all())  # a variance between views
 
 
 def test_stochastic_depth_continues_to_the_same_bits(tmp_path, tiny):
