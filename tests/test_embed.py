@@ -35,6 +35,7 @@ from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.knn import nearest
 from prosmin.own_processes import Helpers
 from prosmin.recording import Recorded
+from started import Started
 from test_faults import wait_until
 from tiny_methods import tiny_method
 
@@ -443,7 +444,12 @@ def command(encoder):
     return ["embed", str(encoder), "--out", "x.parquet", *ARGUMENTS]
 
 
-def start(encoder, folder, *launcher, more=()):
+def start(encoder, folder, *more):
+    return Started([*command(encoder), *more], folder)
+
+
+def start_program(encoder, folder, *launcher, more=()):
+    """As a shell does: where a helper is to be at work by the time the first process is."""
     return subprocess.Popen(
         [sys.executable, *launcher, "-m", "prosmin", *command(encoder), *more],
         stdout=subprocess.PIPE,
@@ -488,7 +494,9 @@ class TestContinuing:
         assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
 
     def test_two_processes_write_the_same_bytes(self, encoder, undisturbed, tmp_path):
-        process = start(encoder, tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+        process = start_program(
+            encoder, tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
+        )
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 0, output
         assert "share of 1 of 2 processes" in output
@@ -498,18 +506,18 @@ class TestContinuing:
     def test_two_processes_without_a_launcher_write_the_same_rows(self, encoder, undisturbed, tmp_path):
         """Killed in the middle, the first takes the other along; then they go on from there."""
         folder = tmp_path / "x.parquet.parts"
-        process = start(encoder, tmp_path, more=("--processes", "2"))
+        process = start_program(encoder, tmp_path, more=("--processes", "2"))
         wait_until((folder / "part-00000.parquet").exists, process)
         process.kill()
         process.communicate()
-        process = start(encoder, tmp_path, more=("--processes", "2"))
+        process = start(encoder, tmp_path, "--processes", "2")
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 0, output
         assert pq.read_table(tmp_path / "x.parquet").equals(pq.read_table(pa.BufferReader(undisturbed)))
         assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
 
     def test_a_helper_that_is_killed_ends_the_command(self, encoder, tmp_path):
-        process = start(encoder, tmp_path, more=("--processes", "2"))
+        process = start(encoder, tmp_path, "--processes", "2")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         wait_until(lambda: children.read_text().split(), process)
         os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
@@ -518,7 +526,7 @@ class TestContinuing:
         assert "One of 2 processes was ended by SIGKILL" in output
 
     def test_interrupted_it_takes_its_helper_along(self, encoder, tmp_path):
-        process = start(encoder, tmp_path, more=("--processes", "2"))
+        process = start_program(encoder, tmp_path, more=("--processes", "2"))
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         wait_until((tmp_path / "x.parquet.parts" / "reference-00000.safetensors").exists, process)
         [helper] = children.read_text().split()

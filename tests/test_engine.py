@@ -180,7 +180,8 @@ def test_a_full_disk_is_told_without_waiting_for_the_next_checkpoint(tmp_path, t
 
 @pytest.mark.parametrize("knn_every", ["null", "3"])
 def test_lines_written_a_step_later_say_the_same(tmp_path, tiny, monkeypatch, knn_every):
-    config = tiny(training__log_every="2", training__checkpoint_every="4", training__knn_every=knn_every)
+    knn = {"training__knn_every": knn_every, "training__knn_pictures": "300"}
+    config = tiny(training__log_every="2", training__checkpoint_every="4", **knn)
     at_once = pretrain(config, tmp_path / "at-once")
     monkeypatch.setattr(Logbook, "at_once", False)
     seen = []

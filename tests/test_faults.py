@@ -12,21 +12,27 @@ import pytest
 
 from conftest import TINY
 from prosmin.training.run_folder import RunFolder
+from started import Started
 from test_pretrain import assert_same_run
 
 STEPS = "60"
 
 
-def command(run):
+def words(run):
     fields = TINY | {"training.max_steps": STEPS, "training.batch_size": "16"}
     fields |= {"training.knn_every": "9", "training.knn_pictures": "100"}
     options = [word for name, value in fields.items() for word in (f"--{name}", value)]
-    return [sys.executable, "-m", "prosmin", "pretrain", "--recipe", "demo", "--out", str(run), *options]
+    return ["pretrain", "--recipe", "demo", "--out", str(run), *options]
 
 
 def start(run):
+    return Started(words(run))
+
+
+def start_program(run):
+    """As a shell does; it ends as an interpreter does."""
     return subprocess.Popen(
-        command(run),
+        [sys.executable, "-m", "prosmin", *words(run)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -52,7 +58,7 @@ def wait_until(condition, process, seconds=120):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     run = tmp_path_factory.mktemp("faults") / "run"
-    process = start(run)
+    process = start_program(run)
     output, _ = process.communicate()
     assert process.returncode == 0, output
     return run
@@ -82,18 +88,20 @@ def test_killed_eight_times_it_ends_at_the_same_bits(undisturbed, tmp_path):
     assert_same_run(undisturbed, run)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], ids=lambda n: n.name)
-def test_asked_to_stop_it_saves_leaves_and_continues(undisturbed, tmp_path, number):
-    run = tmp_path / "run"
-    process = start(run)
-    wait_until(lambda: last_step(run) >= 3, process)
-    process.send_signal(number)
-    output, _ = process.communicate()
-    assert process.returncode == 1
-    assert "The same command continues" in output
-    assert "Traceback" not in output
-    stopped = last_step(run)
-    assert (run / f"checkpoints/step-{stopped:08d}").is_dir()
+def test_asked_to_stop_it_saves_leaves_and_continues(undisturbed, tmp_path):
+    """Every life but the last ends by another signal, and the next goes on from where it left."""
+    run, stopped = tmp_path / "run", 0
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        process = start_program(run) if number == signal.SIGTERM else start(run)
+        wait_until(lambda goal=stopped + 3: last_step(run) >= goal, process)
+        process.send_signal(number)
+        output, _ = process.communicate()
+        assert process.returncode == 1, (number.name, output)
+        assert "The same command continues" in output, number.name
+        assert "Traceback" not in output, number.name
+        assert not stopped or f"from step {stopped}" in output, number.name
+        stopped = last_step(run)
+        assert (run / f"checkpoints/step-{stopped:08d}").is_dir(), number.name
     process = start(run)
     output, _ = process.communicate()
     assert process.returncode == 0, output

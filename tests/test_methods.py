@@ -1,18 +1,15 @@
 """What all methods have in common: who learns, who follows, and an engine that knows none of them."""
 
 import ast
-import json
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import prosmin
 from prosmin import config as configs
 from prosmin import methods
-from prosmin.encoder import load
 from prosmin.errors import ProsminError, UsageError
 from prosmin.methods import build_method
 from prosmin.training.pretrain import pretrain
@@ -100,25 +97,6 @@ def test_losses_spread_over_the_batch_only_where_a_method_says_so(name, vit):
     whole, part = method(views, tiny_draws()).losses[:2], method(half, tiny_draws(pictures=2)).losses
     alike = bool(torch.allclose(whole, part, rtol=1e-4, atol=1e-5))
     assert alike != method.spans_batch
-
-
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "prosmin"])  # test_pretrain.py has it
-def test_a_run_continues_to_the_same_bits(name, tmp_path):
-    whole = pretrain(tiny_method(name), tmp_path / "whole")
-    pretrain(tiny_method(name, training__max_steps="2"), tmp_path / "parts")
-    parts = pretrain(tiny_method(name), tmp_path / "parts")
-    first, second = (load_file(run / "encoder.safetensors") for run in (whole, parts))
-    assert first.keys() == second.keys()
-    for key in first:
-        assert torch.equal(first[key], second[key]), key
-    texts = [(run / "metrics.jsonl").read_text() for run in (whole, parts)]
-    rows = [[json.loads(line)["loss"] for line in text.splitlines()] for text in texts]
-    assert rows[0] == rows[1]
-    assert len(rows[0]) == 4
-    images = torch.randint(0, 256, (5, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    uncertainty = load(parts).uncertainty(images)
-    assert uncertainty.shape == (5,)
-    assert bool((uncertainty > 0).all())  # a variance between views
 
 
 @pytest.mark.parametrize("recipe", ["demo", "demo-vit", "cifar10-resnet18", "cifar10-vit", "imagenet-vit-small"])

@@ -94,7 +94,13 @@ def test_stopped_and_continued_is_the_same_run(undisturbed, tmp_path, tiny):
 def test_every_method_continues_to_the_same_bits(tmp_path, name):
     whole = pretrain(tiny_method(name), tmp_path / "whole")
     pretrain(tiny_method(name, training__max_steps="1"), tmp_path / "halves")
-    assert_same_run(whole, pretrain(tiny_method(name), tmp_path / "halves"))
+    halves = pretrain(tiny_method(name), tmp_path / "halves")
+    assert_same_run(whole, halves)
+    assert len(metrics(halves)) == 4
+    images = torch.randint(0, 256, (5, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    uncertainty = load(halves).uncertainty(images)
+    assert uncertainty.shape == (5,)
+    assert bool((uncertainty > 0).all())  # a variance between views
 
 
 def test_stochastic_depth_continues_to_the_same_bits(tmp_path, tiny):
@@ -313,16 +319,26 @@ def test_a_finished_run_has_nothing_to_continue(undisturbed, tmp_path, tiny, cap
         pretrain(tiny(backbone__name="resnet14_cifar"), undisturbed)
 
 
-def test_steps_are_counted_as_they_are_taken(tmp_path, tiny, capsys):
-    small = {"views__global_size": "8", "views__local": "0", "training__batch_size": "3360"}
+@pytest.fixture
+def forty(tmp_path):
+    """Fields of a run on 40 pictures."""
+    from PIL import Image
+
+    for i in range(40):
+        Image.new("RGB", (8, 8), (6 * i, 2 * i, 255 - i)).save(tmp_path / f"{i:02d}.png")
+    return {"data__spec": f"folder:{tmp_path}", "views__global_size": "8", "views__local": "0"}
+
+
+def test_steps_are_counted_as_they_are_taken(tmp_path, tiny, capsys, forty):
+    small = forty | {"training__batch_size": "40"}
     pretrain(tiny(**small, training__epochs="2", training__max_steps="1"), tmp_path / "run")
     said = capsys.readouterr().out
-    assert said.startswith("3360 pictures, 1 step an epoch, 1 in all, as training.max_steps says\nstep 1/1 ")
+    assert said.startswith("40 pictures, 1 step an epoch, 1 in all, as training.max_steps says\nstep 1/1 ")
     assert "; 1 step, encoder in " in said
     assert "\n1 step teaches an encoder next to nothing" in said
-    pretrain(tiny(**small | {"training__max_steps": "null", "training__batch_size": "1680"}), tmp_path / "whole")
+    pretrain(tiny(**small | {"training__max_steps": "null", "training__batch_size": "20"}), tmp_path / "whole")
     said = capsys.readouterr().out
-    assert said.startswith("3360 pictures, 2 steps an epoch, 2 in all\n")
+    assert said.startswith("40 pictures, 2 steps an epoch, 2 in all\n")
     assert "\n2 steps teach an encoder" in said
 
 
@@ -337,11 +353,10 @@ def test_steps_are_counted_as_they_are_taken(tmp_path, tiny, capsys):
         ({"epochs": "100", "max_steps": "1"}, "the same command with --training.max_steps null goes on to 200."),
     ],
 )
-def test_a_short_run_says_how_to_make_a_longer_one(tmp_path, tiny, capsys, fields, hint):
-    """The 3360 photographs make two steps an epoch."""
+def test_a_short_run_says_how_to_make_a_longer_one(tmp_path, tiny, capsys, forty, fields, hint):
+    """The 40 pictures make two steps an epoch."""
     fields = {f"training__{name}": value for name, value in fields.items()}
-    small = {"views__global_size": "8", "views__local": "0", "training__batch_size": "1680"}
-    pretrain(tiny(**small, **fields), tmp_path / "run")
+    pretrain(tiny(**forty, training__batch_size="20", **fields), tmp_path / "run")
     assert capsys.readouterr().out.rstrip().endswith(hint)
 
 

@@ -32,13 +32,16 @@ DAMAGED = 7  # the place of a picture that cannot be read
 
 
 def write_pictures(root, count, *, seed):
-    """Pictures of three colours in class folders, of many sizes from 33 px on: any canvas is larger than most."""
+    """Pictures of three colours in class folders, of many sizes from 33 px on: any canvas is larger than most.
+
+    Every fifth lies in a wrong folder: probes of classes that can be told apart without error take long to fit.
+    """
     random = np.random.default_rng(seed)
     for i in range(count):
         label = i % 3
         height, width = random.integers(33, 60, 2)
         noise = random.integers(-70, 71, (height, width, 3))
-        path = root / ("red", "green", "blue")[label] / f"{i:03d}.png"
+        path = root / ("red", "green", "blue")[(label + (i % 5 == 0)) % 3] / f"{i:03d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray((COLOURS[label].numpy() + noise).clip(0, 255).astype(np.uint8)).save(path)
 
