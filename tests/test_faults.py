@@ -51,7 +51,8 @@ def last_step(run):
 
 def wait_until(condition, process, seconds=120):
     end = time.monotonic() + seconds
-    while not condition() and process.poll() is None and time.monotonic() < end:
+    while not condition() and process.poll() is None:
+        assert time.monotonic() < end, "it neither got there nor ended"
         time.sleep(0.002)
 
 
