@@ -186,12 +186,14 @@ def _standing(metric: Metric, ours: Seeds, others: Runs) -> str:
     if mine is None or not rivals:
         return "not measured"
     best = max(rivals, key=lambda method: metric.better * rivals[method].mean)
-    word = "**ahead**" if metric.better * (mine.mean - rivals[best].mean) > 0 else "behind"
+    is_ahead = metric.better * (mine.mean - rivals[best].mean) > 0
     my_interval, its_interval = mine.interval, rivals[best].interval
     if my_interval is None or its_interval is None:
-        word += ", without an interval"
+        word = f"{'better' if is_ahead else 'worse'}, without an interval"
     elif meet(my_interval, its_interval):
         word = "not told apart"
+    else:
+        word = "**ahead**" if is_ahead else "behind"
     age = ", earlier code" if any(run.is_earlier_code for run in others[best]) else ""
     return f"{metric.show(mine.mean)}, {metric.show(rivals[best].mean)} ({METHODS[best]}{age}): {word}"
 

@@ -60,16 +60,18 @@ READING = f"""\
   score of each run*: ProSMIN has up to nine scores to be best in, a method without a scale five.
 - ECE is the linear probe's before temperature scaling; its floor is what a perfectly calibrated model with the same
   confidences would still show on as many pictures. Ranks of runs whose intervals hold their floors order noise.
-- FPR at 95 %: the share of strangers that pass where 95 % of the test pictures do; lower is better. Its interval takes
-  the threshold as known.
+- *Not told apart*: the intervals overlap. It is a cautious rule: of two encoders that are equally good it calls fewer
+  than one pair in a hundred different, where the comparison with the twin below calls one in twenty so.
+- FPR at 95 %: the share of strangers that pass where 95 % of the test pictures do; lower is better. OpenOOD 1.5 counts
+  the other way, the share of test pictures flagged where 95 % of strangers are; the files have both.
 - *raw pixels*, *untrained* and *untrained, BatchNorm set* are the pixels themselves and the same network without
   training, in the latter case with BatchNorm's statistics from the training pictures. They are not ranked.
 - R-AUROC says whether the uncertainty foretells a wrong nearest neighbour. It stands beside R@1, since another
   encoder makes other errors. The neighbour is the nearest other test picture; the uncertainty is the mean log scale,
   or the variance between views where a method has no scale. Beside it stand orders that every encoder has: the distance
-  to the training pictures (the 50th nearest), the variance between views, a short feature, a picture of low sharpness.
-  A scale is worth having where it beats them. Below 50 % the order is the other way round: there it is the long
-  feature that foretells an error. *Spearman with feature norm* says how far the uncertainty is the length of the
+  to the training pictures (the 50th nearest of 50,000), the variance between views, a short feature, a picture of low
+  sharpness. A scale is worth having where it beats them. Below 50 % the order is the other way round: there it is the
+  long feature that foretells an error. *Spearman with feature norm* says how far the uncertainty is the length of the
   feature over again (-1 or 1).
 - *AURC*: the mean error of the nearest training picture's class over all shares that are answered, the surest first.
   Lower is better; a better encoder has less to begin with.

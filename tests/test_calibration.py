@@ -214,3 +214,18 @@ def test_temperature_scaling_keeps_the_answer() -> None:
 def test_bad_input_is_named(probabilities: torch.Tensor, labels: torch.Tensor, message: str) -> None:
     with pytest.raises(ProsminError, match=message):
         classification_metrics(probabilities, labels)
+
+
+def test_the_interval_of_the_nll_holds_the_mean_of_endless_pictures_as_often_as_it_says():
+    """Labels drawn from the probabilities themselves: the mean of -ln p(label) is the entropy."""
+    random = torch.Generator().manual_seed(0)
+    probabilities = torch.softmax(2 * torch.randn(400, 4, generator=random), dim=1)
+    entropy = -(probabilities * probabilities.log()).sum(1).mean().item()
+    found = []
+    for _ in range(300):
+        labels = torch.multinomial(probabilities, 1, generator=random)[:, 0]
+        found.append(classification_metrics(probabilities, labels, bootstrap=2))
+    assert all(f["nll_low"] < f["nll"] < f["nll_high"] for f in found)
+    covered = sum(f["nll_low"] <= entropy <= f["nll_high"] for f in found)
+    # The pictures are the same in every draw, so that the spread of the labels alone is less than that of new pictures.
+    assert 285 <= covered < 300

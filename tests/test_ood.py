@@ -38,8 +38,8 @@ def test_knn_distance_is_the_kth_distance_on_the_sphere() -> None:
     query = torch.tensor([[7.0, 0.0]])
     # The fourth neighbour of angle 0 stands at 3 steps: a chord of 2 sin(angle / 2).
     torch.testing.assert_close(detector(query), 2 * torch.sin(angles[3] / 2)[None], atol=1e-4, rtol=0)
-    assert ood.fit_knn_distance(train).k == 10  # a tenth of a small bank
-    assert ood.fit_knn_distance(train.repeat(10, 1)).k == 50
+    sizes = {2: 2, 100: 2, 2_400: 2, 2_600: 3, 10_000: 10, 60_000: 50}  # a thousandth of the bank, from 2 to 50
+    assert {n: ood.fit_knn_distance(torch.ones(n, 2)).k for n in sizes} == sizes
 
 
 def test_similarity_norm_is_the_nearest_cosine_times_the_length() -> None:
@@ -93,7 +93,7 @@ def test_mahalanobis_sees_a_shift_in_the_narrow_direction_that_distance_does_not
     train, same = about_a_direction(3000, [0.3, 0.3, 0.01], 0), about_a_direction(500, [0.3, 0.3, 0.01], 1)
     shifted = same.clone()
     shifted[:, 3] += 0.06 * shifted[:, 0]
-    mahalanobis, knn = ood.fit_mahalanobis(train), ood.fit_knn_distance(train)
+    mahalanobis, knn = ood.fit_mahalanobis(train), ood.fit_knn_distance(train, k=50)
     assert ood.ood_metrics(mahalanobis(same), mahalanobis(shifted))["auroc"] > 0.97
     assert ood.ood_metrics(knn(same), knn(shifted))["auroc"] < 0.9
 

@@ -99,6 +99,23 @@ def test_crops_keep_their_share_of_the_area_and_lie_within_the_picture(tiny):
     assert not torch.equal(crops(pictures, 0.1, views, seed=1).images, again)
 
 
+def test_a_crop_is_held_against_the_whole_picture(tiny, monkeypatch):
+    """An uncertainty that is right about every crop has a rank correlation of 1, wherever the encoder looks."""
+    ramp = torch.linspace(0, 250, 300).to(torch.uint8).expand(4, 3, 300, 300).contiguous()
+    sizes = torch.tensor([[300, 300]] * 4)
+    pictures = Pictures(images=ramp, sizes=sizes, labels=None, classes=(), keys=tuple("abcd"), spec="ramps")
+    narrow = Encoder(Smoothness(), tiny(views__crop_share="0.8", views__ratio="[1.0,1.0]"))
+
+    def hidden(self: Encoder, images: Pictures) -> Tensor:
+        row = images.images[:, 0, 0].float()
+        return row.amin(1) - row.amax(1)
+
+    monkeypatch.setattr(Encoder, "uncertainty", hidden)
+    curve = severity_curves(narrow, pictures, seed=0).curves["crop"]
+    assert curve["spearman"] == pytest.approx(1.0)
+    assert curve["strength"][0] == 1.0
+
+
 def test_nothing_is_cut_twice(tiny, monkeypatch):
     """An encoder that looks at the centre of a picture sees all of a crop and of a corrupted picture."""
     pictures = coloured(24, side=40)
@@ -114,7 +131,7 @@ def test_nothing_is_cut_twice(tiny, monkeypatch):
 
     monkeypatch.setattr(Encoder, "uncertainty", record)
     severity_curves(narrow, pictures, seed=0)
-    assert asked == [(1.0, 32)] * 16
+    assert asked == [(1.0, 32)] * 17
     assert narrow.config.views.crop_share == 0.8
 
 

@@ -86,8 +86,8 @@ def test_worsened_pictures_take_as_many_passes_with_and_without_a_scale(monkeypa
     monkeypatch.setattr(model.method, "encode", lambda x: passes.append(len(x)) or whole(x))
     monkeypatch.setattr(uncertainty, "WORSENED", 30)
     _, settings, _ = uncertainty._severity(context(model), scaled=False)
-    # A picture as it is, and at 5 severities of 3 kinds.
-    assert 0.8 * 30 < sum(passes) / 16 <= 30
+    # A picture as it is and as a whole, and at 5 severities of 3 kinds.
+    assert 0.8 * 30 < sum(passes) / 17 <= 30
     assert settings["severity"]["pictures"] == 30 // (UNCERTAINTY_VIEWS + 1)
 
 
@@ -138,8 +138,8 @@ def test_sets_are_embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(model.method, "encode", counted)
     found = uncertainty.run(here)
-    # Two views of 40 and of a tenth of train; 40 pictures as they are and 15 times worse.
-    assert sum(embedded) == 2 * (40 + 8) + 16 * 40
+    # Two views of 40 and of a tenth of train; 40 pictures as they are, as a whole and 15 times worse.
+    assert sum(embedded) == 2 * (40 + 8) + 17 * 40
     score = fit_knn_distance(here.features("train"))(here.features("strange"))
     strange = found.arrays["thumbnail_uncertainty"][found.arrays["thumbnail_kind"] == "ood"]
     np.testing.assert_allclose(strange, score.sort(descending=True).values[:24].numpy())

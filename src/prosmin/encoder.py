@@ -187,7 +187,7 @@ class Encoder:
     def ood_score(self, images: Images) -> Tensor:
         """Distance to the k-th nearest reference picture, larger is stranger; `fit_reference` comes first.
 
-        Of n reference pictures k is a tenth, from 1 to 50. A picture that is one of them is its own nearest.
+        Of n reference pictures k is a thousandth, from 2 to 50. A picture that is one of them is its own nearest.
         """
         if self._reference is None:
             other = f", and {self._other_reference} belongs to another encoder" if self._other_reference else ""

@@ -30,6 +30,7 @@ def classification_metrics(
     """All metrics of class probabilities (N, C) against labels (N,).
 
     top1: share of right answers, 0 to 1. nll: mean of -ln p(label), p at least FLOOR.
+    nll_low, nll_high: its 95 % interval by the standard error over the pictures.
     ece: top-label calibration error in equal-width bins, open on the left and closed on the right.
     ece_low, ece_high: 95 % bootstrap interval of the ece.
     ece_floor: mean ece of a perfectly calibrated model with these confidences at this N.
@@ -45,9 +46,13 @@ def classification_metrics(
     low, high = _ece_interval(ece, gap, within, seed=seed, draws=bootstrap)
     own = probabilities.gather(1, labels[:, None])[:, 0].double()
     square = probabilities.double().square().sum(1)
+    costs = -own.clamp_min(FLOOR).log()
+    nll, half = costs.mean().item(), 1.96 * costs.std(correction=0).item() / len(costs) ** 0.5
     return {
         "top1": correct.mean().item(),
-        "nll": -own.clamp_min(FLOOR).log().mean().item(),
+        "nll": nll,
+        "nll_low": nll - half,
+        "nll_high": nll + half,
         "ece": ece,
         "ece_low": low,
         "ece_high": high,

@@ -92,13 +92,15 @@ class Residual:
         return ((features.double() - self.mean) @ self.complement).norm(dim=1).float()
 
 
-def fit_knn_distance(train: Tensor, *, k: int = 50) -> KnnDistance:
-    """The k-th neighbour's distance (Sun et al., 2022), with their k for sets of CIFAR's size.
+def fit_knn_distance(train: Tensor, *, k: int | None = None) -> KnnDistance:
+    """The k-th neighbour's distance (Sun et al., 2022), with their share for CIFAR: the 50th of 50,000.
 
-    k is at most a tenth of the bank: further out, "near" means nothing in a small set.
+    In a smaller bank the 50th nearest picture is not near: unless given, k is a thousandth of it, from 2, so that one
+    near copy does not make a strange picture known, to 50.
     """
     _check(train)
-    return KnnDistance(bank=F.normalize(train.float(), dim=1), k=max(1, min(k, len(train) // 10)))
+    k = max(2, min(50, round(len(train) / 1000))) if k is None else k
+    return KnnDistance(bank=F.normalize(train.float(), dim=1), k=k)
 
 
 def fit_similarity_norm(train: Tensor) -> SimilarityNorm:

@@ -57,10 +57,12 @@ def severity_curves(encoder: Encoder, pictures: Pictures, *, seed: int) -> Worse
     for kind, strength in strengths.items():
         try:
             worse = [whole.uncertainty(worsened(kind, severity)) for severity in SEVERITIES]
+            # Shares of the whole picture are held against all of it: an encoder may look at its centre only.
+            full = clean if kind != "crop" else whole.uncertainty(crops(pictures, 1.0, encoder.config.views, seed=seed))
         except ProsminError as error:  # pictures too small for a corruption to be defined
             left_out[kind] = str(error)
             continue
-        curves[kind] = {"strength": list(strength), **_curve(torch.stack([clean, *worse], dim=1))}
+        curves[kind] = {"strength": list(strength), **_curve(torch.stack([full, *worse], dim=1))}
     return Worsened(curves, left_out, parameters)
 
 

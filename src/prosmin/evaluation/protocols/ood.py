@@ -20,7 +20,8 @@ from prosmin.evaluation.ood import (
 from prosmin.evaluation.result import Result
 
 DEFAULT = "knn_distance"
-IN_GROUPS = ("auroc", "fpr_at_95_tpr_in")  # of the default score, as OpenOOD gives them for near and far sets
+IN_GROUPS = ("auroc", "fpr_at_95_tpr_in")
+"""Of the default score, by near and far sets as OpenOOD has them; the FPR of its version 1.5 is fpr_at_95_tpr_out."""
 
 Rows = dict[str, dict[str, dict[str, float]]]
 """Metrics by set and score."""
