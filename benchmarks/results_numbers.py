@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scipy.special import stdtrit
@@ -63,7 +63,9 @@ def measure(metric: Metric, seeds: Seeds) -> Number | None:
     if not found:
         return None
     values = tuple(value for _, value in found)
-    interval = metric.sampling(*found[0]) if len(found) == 1 else over_seeds(values)
+    samplings = [metric.sampling(run, value) for run, value in found]
+    halves = [(each[1] - each[0]) / 2 for each in samplings if each is not None]
+    interval = samplings[0] if len(found) == 1 else over_seeds(values, halves)
     return Number(tuple(run.seed for run, _ in found), values, interval)
 
 
@@ -85,10 +87,13 @@ def name_seeds(seeds: tuple[int, ...]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
-def over_seeds(values: tuple[float, ...]) -> Interval:
-    """Student's 95 % interval of the mean."""
-    half = float(stdtrit(len(values) - 1, 0.975)) * statistics.stdev(values) / math.sqrt(len(values))
-    mean = statistics.fmean(values)
+def over_seeds(values: tuple[float, ...], halves: Sequence[float]) -> Interval:
+    """Student's 95 % interval of the mean, and the sampling of the test pictures, which all seeds share.
+
+    `halves` are half the widths of the seeds' own sampling intervals; none where the files have none.
+    """
+    student = float(stdtrit(len(values) - 1, 0.975)) * statistics.stdev(values) / math.sqrt(len(values))
+    half, mean = math.hypot(student, statistics.fmean(halves) if halves else 0.0), statistics.fmean(values)
     return mean - half, mean + half
 
 

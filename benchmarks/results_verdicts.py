@@ -85,7 +85,7 @@ def label(table: Table, recipe: str) -> str:
 
 
 def subtract(metric: Metric, ours: Seeds, twin: Seeds) -> Difference | None:
-    """Paired by seed: Student's interval over several; of one, the sampling of both as if their pictures differed."""
+    """Paired by seed: the sampling of both as if their pictures differed, and over several seeds Student's interval."""
     pairs = []
     for run in ours:
         other = next((each for each in twin if each.seed == run.seed), None)
@@ -96,7 +96,8 @@ def subtract(metric: Metric, ours: Seeds, twin: Seeds) -> Difference | None:
     if not pairs:
         return None
     values = tuple(one.mean - two.mean for _, one, two in pairs)
-    interval = over_seeds(values) if len(values) > 1 else _sum_of(values[0], *pairs[0][1:])
+    halves = [math.hypot(one.half, two.half) for _, one, two in pairs if one.half is not None and two.half is not None]
+    interval = over_seeds(values, halves) if len(values) > 1 else _sum_of(values[0], *pairs[0][1:])
     word = judge(interval, metric.better)
     if len(values) == 1:
         word += ONE_SEED

@@ -106,7 +106,7 @@ over the pictures. The runs along one field stand under [Ablations](#ablations).
 
 SCORES = """\
 AUROC in per cent, near (CIFAR-100) / far (SVHN); the best score of a run in bold. Strangers are the positive class.
-Brackets below the table are 95 % intervals: of one seed the sampling of the pictures, of several Student's."""
+Brackets below the table are 95 % intervals of the sampling of the pictures, over several seeds with Student's."""
 
 SSD = """\
 Published, other protocol: SSD (ResNet-50, self-supervised, Mahalanobis distance) reports 90.6 near and 99.6 far."""
@@ -114,8 +114,9 @@ Published, other protocol: SSD (ResNet-50, self-supervised, Mahalanobis distance
 TWIN = """\
 ProSMIN less its deterministic twin, paired by seed. The rule: *helps* when the whole 95 % interval of the
 difference is on the better side of zero, *hurts* when it is on the other, else *no difference beyond the interval*.
-Over several seeds the interval is Student's. Of one seed it is the sampling of the test pictures, as if the two had
-seen different ones (too wide: they saw the same), and it knows nothing of other seeds (too narrow)."""
+Its interval is the sampling of the test pictures, as if the two had seen different ones (too wide: they saw the same);
+over several seeds, which share these pictures, Student's is added to it, of one it knows nothing of other seeds (too
+narrow)."""
 
 COLLAPSE = """\
 As a theorem the claim is wrong: a constant output with scale 0 has loss 0, and below a threshold of lam the score
