@@ -131,8 +131,8 @@ STAGES: dict[str, list[Run]] = {
 }
 
 
-def document(run: Run, seed: int, folder: Path, data: Path, out: Path, *, shared: bool = False) -> dict[str, Any]:
-    """Train, judge, and tell all of it; `out` holds the files of earlier runs. Seconds of a shared GPU tell nothing."""
+def document(run: Run, seed: int, folder: Path, data: Path, out: Path) -> dict[str, Any]:
+    """Train, judge, and tell all of it; `out` holds the files of earlier runs."""
     here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     specs = {
         name: f"parquet:{data / name}.parquet"
@@ -174,7 +174,7 @@ def document(run: Run, seed: int, folder: Path, data: Path, out: Path, *, shared
         "code": CODE.get((run.recipe, config.method.name), 1),
         "encoder": read_card(folder)["hash"],
         "epochs": config.training.epochs,
-        "training_seconds": None if shared else round(seconds(rows, config.training.batch_size), 1),
+        "training_seconds": round(seconds(rows, config.training.batch_size), 1),
         "wall_seconds": {name: round(b - a, 1) for name, a, b in zip(parts, marks, marks[1:], strict=False)},
         "hardware": describe_machine(here),
         "command": f"{COMMAND} --data DIR --runs RUNS --only {run.name} --seeds {seed}",
@@ -285,7 +285,6 @@ def main() -> None:
     parser.add_argument("--only", help="names of runs, with commas between")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--fields", nargs="*", default=[], metavar="GROUP.FIELD=VALUE", help="for a trial on a CPU")
-    parser.add_argument("--shared", action="store_true", help="another training has the GPU too: seconds are not told")
     options = parser.parse_args()
     if options.fields and options.out == RESULTS:
         parser.error("--fields makes a trial, which is no evidence: give --out another folder.")
@@ -313,7 +312,7 @@ def main() -> None:
             try:
                 asked = replace(run, fields=run.fields | more)
                 folder = options.runs / path.stem
-                found = document(asked, seed, folder, options.data, options.out, shared=options.shared)
+                found = document(asked, seed, folder, options.data, options.out)
             except Stopped:
                 raise
             except Exception:

@@ -2,10 +2,11 @@
 
     python benchmarks/neighbours.py --data DIR --out benchmarks/results/neighbours-cpu.json
 
-DIR holds cifar10-train.parquet, cifar100-train.parquet and flowers102-train.parquet (columns image and label): no test
-picture is read. The shipped encoder cifar10-vit gives the features. What belongs is drawn from CIFAR-10's training
-pictures, references and pictures to be judged apart; strange are those of the other two sets or, where the reference is
-one class alone, those of the other nine. Means over the classes and over three draws of the reference.
+DIR holds cifar10-train.parquet, cifar100-train.parquet and flowers102-train.parquet (columns image and label): no
+test picture is read. The shipped encoder cifar10-vit gives the features. What belongs is drawn from CIFAR-10's
+training pictures, which the encoder learned from, references and pictures to be judged apart; strange are those of
+the other two sets or, where the reference is one class alone, those of the other nine. Means over the classes and
+over three draws of the reference.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def by_neighbour(reference: Tensor, inside: Tensor, outside: Tensor) -> dict[str
 
 
 def mean(rows: list[dict[str, float]]) -> dict[str, float]:
-    """Of each k over the draws."""
+    """Of each k over the draws, and over the classes where there are some."""
     return {k: round(statistics.fmean(row[k] for row in rows), 4) for k in rows[0]}
 
 
@@ -64,6 +65,7 @@ def main() -> None:
     }
     own = spread(sets.pop("cifar10"), BELONGING)
     assert own.labels is not None
+    assert len(own) == BELONGING, "fewer pictures: references and what is judged by them would overlap"
     features, labels = encoder.features(own), own.labels
     strange = {name: encoder.features(spread(pictures, STRANGE)) for name, pictures in sets.items()}
     orders = [torch.randperm(len(features), generator=torch.Generator().manual_seed(seed)) for seed in range(DRAWS)]

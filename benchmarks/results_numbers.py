@@ -22,7 +22,7 @@ STRANGERS = {"near": "CIFAR-100", "far": "SVHN"}
 class Number:
     """A measure over seeds, with its 95 % interval where one can be had.
 
-    Of one seed the interval is that of the test pictures' sampling, of several Student's over the seeds.
+    Of one seed the interval is that of the test pictures' sampling, of several that with Student's over the seeds.
     """
 
     seeds: tuple[int, ...]

@@ -61,7 +61,7 @@ READING = f"""\
 - ECE is the linear probe's before temperature scaling; its floor is what a perfectly calibrated model with the same
   confidences would still show on as many pictures. Ranks of runs whose intervals hold their floors order noise.
 - *Not told apart*: the intervals overlap. It is a cautious rule: of two encoders that are equally good it calls fewer
-  than one pair in a hundred different, where the comparison with the twin below calls one in twenty so.
+  than one pair in a hundred different, where the comparison with the twin below calls up to one in twenty so.
 - FPR at 95 %: the share of strangers that pass where 95 % of the test pictures do; lower is better. OpenOOD 1.5 counts
   the other way, the share of test pictures flagged where 95 % of strangers are; the files have both.
 - *raw pixels*, *untrained* and *untrained, BatchNorm set* are the pixels themselves and the same network without
@@ -115,8 +115,8 @@ TWIN = """\
 ProSMIN less its deterministic twin, paired by seed. The rule: *helps* when the whole 95 % interval of the
 difference is on the better side of zero, *hurts* when it is on the other, else *no difference beyond the interval*.
 Its interval is the sampling of the test pictures, as if the two had seen different ones (too wide: they saw the same);
-over several seeds, which share these pictures, Student's is added to it, of one it knows nothing of other seeds (too
-narrow)."""
+over several seeds, which share these pictures, Student's is added to it, and of a single one it knows nothing of others
+(too narrow). Where the files have no sampling interval it is Student's alone."""
 
 COLLAPSE = """\
 As a theorem the claim is wrong: a constant output with scale 0 has loss 0, and below a threshold of lam the score

@@ -32,6 +32,7 @@ from results_runs import Finished
 
 ENCODERS = Path(__file__).resolve().parent.parent / "src" / "prosmin" / "encoders"
 TRAIN, TEST = "cifar10-train.parquet", "cifar10-test.parquet"
+NEIGHBOURS = Path(__file__).resolve().parent / "results" / "neighbours-cpu.json"
 TOLERANCE = 0.002
 """Of a share of right answers: 0.2 points."""
 
@@ -40,7 +41,7 @@ LIMITS = """\
   does not exist for it.
 - It was trained on photographs of ten kinds of things, cut out and centred: aeroplanes, cars, birds, cats, deer, dogs,
   frogs, horses, ships and lorries. Of other pictures, such as documents, drawings, medical or aerial ones, nothing
-  was measured: give `encoder.fit_reference` your own, and measure before you rely on it.
+  was measured{strangers}: give `encoder.fit_reference` your own, and measure before you rely on it.
 - Do not use it for decisions about people. It was not made to tell people apart or to judge them, and nobody looked
   for the prejudices that its training pictures hold.
 - An uncertainty orders pictures under this encoder; it is no probability of an error. An unlike picture can pass
@@ -168,9 +169,22 @@ def describe(name: str, encoder: Encoder, evidence: Finished, card: dict[str, An
         "of them on these pictures; `prosmin embed` and `ood_score` use the default.",
         _table(("measure", "value"), _measures(evidence)),
         "## Limits",
-        LIMITS.format(side=views.global_size, moved=moved),
+        LIMITS.format(side=views.global_size, moved=moved, strangers=_small_references(name)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _small_references(name: str) -> str:
+    """What a small reference makes of other pictures, where it was measured with this encoder."""
+    told = json.loads(NEIGHBOURS.read_text())
+    if told["encoder"] != name:
+        return ""
+    shares = {group: 100 * rows["500"]["2"] for group, rows in told["auroc"].items()}
+    return (
+        f", but how far 500 of its training pictures as a reference tell what is strange (AUROC, 50 % is chance): "
+        f"CIFAR-100's {shares['cifar100']:.0f} %, flowers {shares['flowers102']:.0f} %, and where the 500 are of one "
+        f"class the other classes {shares['one class']:.0f} % (`benchmarks/results/{NEIGHBOURS.name}`)"
+    )
 
 
 def _making(encoder: Encoder, evidence: Finished) -> list[tuple[str, str]]:

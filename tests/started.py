@@ -4,6 +4,7 @@ Signals and status are real. What is not: the end of the interpreter, since such
 command is done; where that is looked at, the program is started as a shell does.
 """
 
+import atexit
 import multiprocessing
 import os
 import runpy
@@ -30,6 +31,7 @@ class Started:
             arguments = (words, name, str(folder or Path.cwd()), dict(os.environ))
             self._process = _PROCESSES.Process(target=_command, args=arguments)
             self._process.start()
+        atexit.register(self.kill)  # a test that fails leaves nothing that Python would wait for at its end
 
     @property
     def pid(self) -> int:

@@ -365,8 +365,10 @@ class TestFlags:
             assert words in said.out
             assert "warning" not in said.err
 
-    def test_a_reference_does_not_find_itself(self, encoder, specs, tmp_path, capsys, monkeypatch):
-        monkeypatch.setattr(reference, "fit_knn_distance", partial(reference.fit_knn_distance, k=40))
+    @pytest.mark.parametrize("k", [2, 40])  # the default's for so few, and one that the nearest cannot stand for
+    def test_a_reference_does_not_find_itself(self, encoder, specs, tmp_path, capsys, monkeypatch, k):
+        if k != 2:
+            monkeypatch.setattr(reference, "fit_knn_distance", partial(reference.fit_knn_distance, k=k))
         request = Request(data=specs[0], out=tmp_path / "x.parquet", reference=specs[0], views=0, false_alarms=0.1)
         table = pq.read_table(embed(encoder, request))
         assert (
@@ -374,7 +376,7 @@ class TestFlags:
             in capsys.readouterr().out
         )
         features = load(encoder).features(coloured(400, seed=1))
-        similarities, _ = nearest(features, features, 40, exclude_self=True)
+        similarities, _ = nearest(features, features, k, exclude_self=True)
         expected = (2 - 2 * similarities).clamp_min(0).sqrt()
         # A distance is the root of 2 - 2 cosine: near 0 it keeps half of the digits.
         torch.testing.assert_close(column(table, "reference_distance"), expected[:, 0], rtol=1e-4, atol=1e-3)

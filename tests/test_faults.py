@@ -93,7 +93,7 @@ def test_asked_to_stop_it_saves_leaves_and_continues(undisturbed, tmp_path):
     """Every life but the last ends by another signal, and the next goes on from where it left."""
     run, stopped = tmp_path / "run", 0
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        process = start_program(run) if number == signal.SIGTERM else start(run)
+        process = start(run) if number == signal.SIGUSR1 else start_program(run)
         wait_until(lambda goal=stopped + 3: last_step(run) >= goal, process)
         process.send_signal(number)
         output, _ = process.communicate()

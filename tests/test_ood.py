@@ -40,6 +40,8 @@ def test_knn_distance_is_the_kth_distance_on_the_sphere() -> None:
     torch.testing.assert_close(detector(query), 2 * torch.sin(angles[3] / 2)[None], atol=1e-4, rtol=0)
     sizes = {2: 2, 100: 2, 2_400: 2, 2_600: 3, 10_000: 10, 60_000: 50}  # a thousandth of the bank, from 2 to 50
     assert {n: ood.fit_knn_distance(torch.ones(n, 2)).k for n in sizes} == sizes
+    with pytest.raises(ProsminError, match="k is 101; allowed: 1 to 100"):
+        ood.fit_knn_distance(train, k=101)
 
 
 def test_similarity_norm_is_the_nearest_cosine_times_the_length() -> None:

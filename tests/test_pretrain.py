@@ -90,7 +90,7 @@ def test_stopped_and_continued_is_the_same_run(undisturbed, tmp_path, tiny):
     assert configs.build(configs.read_yaml(run / "config.yaml")) == tiny()
 
 
-@pytest.mark.parametrize("name", ["dino", "ibot", "mocov3"])
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"prosmin"}))  # which the tests about it train
 def test_every_method_continues_to_the_same_bits(tmp_path, name):
     whole = pretrain(tiny_method(name), tmp_path / "whole")
     pretrain(tiny_method(name, training__max_steps="1"), tmp_path / "halves")

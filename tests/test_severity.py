@@ -101,10 +101,10 @@ def test_crops_keep_their_share_of_the_area_and_lie_within_the_picture(tiny):
 
 def test_a_crop_is_held_against_the_whole_picture(tiny, monkeypatch):
     """An uncertainty that is right about every crop has a rank correlation of 1, wherever the encoder looks."""
-    ramp = torch.linspace(0, 250, 300).to(torch.uint8).expand(4, 3, 300, 300).contiguous()
-    sizes = torch.tensor([[300, 300]] * 4)
+    ramp = torch.linspace(0, 250, 320).to(torch.uint8).expand(4, 3, 180, 320).contiguous()
+    sizes = torch.tensor([[180, 320]] * 4)
     pictures = Pictures(images=ramp, sizes=sizes, labels=None, classes=(), keys=tuple("abcd"), spec="ramps")
-    narrow = Encoder(Smoothness(), tiny(views__crop_share="0.8", views__ratio="[1.0,1.0]"))
+    narrow = Encoder(Smoothness(), tiny(views__crop_share="0.8"))
 
     def hidden(self: Encoder, images: Pictures) -> Tensor:
         row = images.images[:, 0, 0].float()
@@ -114,6 +114,8 @@ def test_a_crop_is_held_against_the_whole_picture(tiny, monkeypatch):
     curve = severity_curves(narrow, pictures, seed=0).curves["crop"]
     assert curve["spearman"] == pytest.approx(1.0)
     assert curve["strength"][0] == 1.0
+    # All columns of a wide picture; the outer pixels of a view of 32 lie half a pixel inside.
+    assert curve["mean"][0] == pytest.approx(-250 * 31 / 32, abs=3)
 
 
 def test_nothing_is_cut_twice(tiny, monkeypatch):

@@ -34,7 +34,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--batch", type=int, metavar="N", help="pictures at once, 1 to 512 (default: as the device suggests)"
     )
     parser.add_argument(
-        "--max-bad", type=float, metavar="SHARE", help="unreadable pictures (default: what the run allowed, 0.01)"
+        "--max-bad", type=float, metavar="SHARE", help="unreadable pictures (default: as the run, usually 0.01)"
     )
     parser.add_argument(
         "--precision", default="32-true", metavar="NAME", help="32-true (default), or bf16-mixed on a GPU"

@@ -95,10 +95,12 @@ class Residual:
 def fit_knn_distance(train: Tensor, *, k: int | None = None) -> KnnDistance:
     """The k-th neighbour's distance (Sun et al., 2022), with their share for CIFAR: the 50th of 50,000.
 
-    In a smaller bank the 50th nearest picture is not near: unless given, k is a thousandth of it, from 2, so that one
-    near copy does not make a strange picture known, to 50.
+    In a smaller bank the 50th nearest picture is not near: unless given, k is a thousandth of it, at most 50 and at
+    least 2, so that one near copy does not make a strange picture known.
     """
     _check(train)
+    if k is not None and not 1 <= k <= len(train):
+        raise ProsminError(f"k is {k}; allowed: 1 to {len(train)}, the pictures of the reference.")
     k = max(2, min(50, round(len(train) / 1000))) if k is None else k
     return KnnDistance(bank=F.normalize(train.float(), dim=1), k=k)
 

@@ -34,7 +34,7 @@ class Worsened(NamedTuple):
 
 
 def severity_curves(encoder: Encoder, pictures: Pictures, *, seed: int) -> Worsened:
-    """The uncertainty by kind and severity, from 0, the picture as it is, to 5.
+    """The uncertainty by kind and severity, from 0, the picture as the encoder sees it or, of crops, all of it, to 5.
 
     strength: share of the area kept, sigma in pixels, deviation; mean, and the quartiles low and high, over the
     pictures; spearman: the rank correlation of a picture's uncertainty with the severity, its mean over the pictures.
@@ -82,6 +82,8 @@ def crops(pictures: Pictures, area: float, views: ViewsConfig, *, seed: int) -> 
     key = randomness.key(seed, 0, "severity: crops")
     numbers = randomness.uniform(key, torch.arange(len(pictures)), BOX_NUMBERS)
     boxes = random_boxes(numbers[:, None], pictures.sizes.cpu(), scale=(area, area), ratio=views.ratio)[:, 0]
+    if area == 1.0:  # all of it, whatever its shape
+        boxes = torch.cat([torch.zeros_like(boxes[:, :2]), pictures.sizes.cpu().to(boxes)], dim=1)
     images = pictures.images.new_empty(len(pictures), 3, views.global_size, views.global_size)
     for places in torch.arange(len(pictures)).split(_BATCH):
         box = boxes[places].to(images.device)
