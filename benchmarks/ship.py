@@ -44,7 +44,8 @@ LIMITS = """\
   was measured{strangers}: give `encoder.fit_reference` your own, and measure before you rely on it.
 - Do not use it for decisions about people. It was not made to tell people apart or to judge them, and nobody looked
   for the prejudices that its training pictures hold.
-- An uncertainty orders pictures under this encoder; it is no probability of an error. An unlike picture can pass
+- An uncertainty orders pictures under this encoder; it is no probability of an error. Among pictures of other kinds
+  than its training's it can be reversed: what looks like CIFAR-10 is the surest. An unlike picture can pass
   unnoticed: the AUROC above are of those sets alone.
 - These are numbers of one training with one seed. Another seed gives others.
 - The weights are rounded to float16. On random pictures this moved {moved} of their size; `prosmin.load` computes in
