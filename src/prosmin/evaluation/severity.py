@@ -81,9 +81,10 @@ def crops(pictures: Pictures, area: float, views: ViewsConfig, *, seed: int) -> 
     """
     key = randomness.key(seed, 0, "severity: crops")
     numbers = randomness.uniform(key, torch.arange(len(pictures)), BOX_NUMBERS)
-    boxes = random_boxes(numbers[:, None], pictures.sizes.cpu(), scale=(area, area), ratio=views.ratio)[:, 0]
+    sizes = pictures.sizes.cpu()
+    boxes = random_boxes(numbers[:, None], sizes, scale=(area, area), ratio=views.ratio)[:, 0]
     if area == 1.0:  # all of it, whatever its shape
-        boxes = torch.cat([torch.zeros_like(boxes[:, :2]), pictures.sizes.cpu().to(boxes)], dim=1)
+        boxes = torch.cat([torch.zeros_like(sizes), sizes], dim=1).to(boxes)
     images = pictures.images.new_empty(len(pictures), 3, views.global_size, views.global_size)
     for places in torch.arange(len(pictures)).split(_BATCH):
         box = boxes[places].to(images.device)
