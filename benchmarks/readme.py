@@ -16,6 +16,7 @@ from typing import Any
 
 import evidence
 from prosmin import config as configs
+from results_runs import Finished
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results"
@@ -66,7 +67,7 @@ def recipes() -> list[str]:
 
 
 def methods() -> list[str]:
-    """Each method's runs on CIFAR-10, those with what tuning kept where there are some."""
+    """Each method's runs on CIFAR-10 with what tuning kept, and those before it unless of earlier code too."""
     lines = _head(
         "network",
         "method",
@@ -77,15 +78,17 @@ def methods() -> list[str]:
     )
     for recipe, network in BACKBONES.items():
         for method, title in {**TITLES, TWIN: "ProSMIN's deterministic twin"}.items():
-            for suffix, state in (("", "tuned"), ("-first", "before tuning")):
+            shown = False
+            for suffix, state in (("", "tuned"), (evidence.FIRST, "before tuning")):
                 files = sorted(RESULTS.glob(f"{recipe}-{method}-{EPOCHS}{suffix}-s[0-9]*.json"))
-                if files:
-                    runs = [read(file.name) for file in files]
-                    same = ", nothing changed" if all("same_training_as" in run for run in runs) else ""
-                    older = any(evidence.code(run) < evidence.code_of_today(run) for run in runs)
-                    told = state + same + (", earlier code" if older else "")
-                    lines.append(_row(network, title, told, str(len(runs)), *_compared(runs)))
-                    break
+                runs = [read(file.name) for file in files]
+                older = any(Finished("", run).is_earlier_code for run in runs)
+                if not runs or (shown and older):
+                    continue
+                same = ", nothing changed" if all("same_training_as" in run for run in runs) else ""
+                told = state + same + (", earlier code" if older else "")
+                lines.append(_row(network, title, told, str(len(runs)), *_compared(runs)))
+                shown = True
     return lines
 
 

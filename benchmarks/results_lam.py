@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import evidence
 from results_numbers import KNN, measure, write
 from results_runs import Runs, Seeds, differing
-from results_verdicts import overlap
+from results_verdicts import told_apart
 
 VARIED = ("loss.lam", "training.seed", "data.spec")
 TUNED = f"{evidence.RESNET}-prosmin-100"
@@ -39,7 +39,7 @@ def higher(points: dict[float, Seeds]) -> str:
     if not above:
         return ""
     named = [
-        f"at {lam:g} ({write(KNN, number, points[lam])}, {'not ' if overlap(number, proper) else ''}told apart)"
+        f"at {lam:g} ({write(KNN, number, points[lam])}, {'' if told_apart(number, proper) else 'not '}told apart)"
         for lam, number in above.items()
     ]
     once = ", one seed" if len(proper.values) == 1 else ""

@@ -136,10 +136,12 @@ def _in_short(page: Page, runs: Runs) -> None:
     )
     holds = [f"  - {title}: {in_short(seeds)}." for title, seeds in final(runs) if seeds[0].has_forecast]
     page.add("## In short")
+    if any(run.configuration.get("loss.identification") for _, seeds in final(runs) for run in seeds):
+        page.add(words.OURS)
     page.add(*against_methods(runs))
     page.add(
         f"- Does the probabilistic part make better features (kNN)? {by_knn}.",
-        f"- Does it foretell errors better (R-AUROC of the scale against its twin's distance)? {by_errors}.",
+        f"- Does it foretell errors better (R-AUROC of the scale against its twin's best order)? {by_errors}.",
         f"- Does its forecast hold what it promises?{'' if holds else ' not run.'}",
         *holds,
         f'- "It cannot collapse": {collapse_word(runs)}.',

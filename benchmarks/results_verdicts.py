@@ -35,13 +35,14 @@ from results_table import comparable
 COMPARED = (KNN, LINEAR, ONE_PERCENT, TEN_PERCENT, NLL, ECE, CORRUPTION, NEAR, FAR, R_AUROC_FAIR)
 """The measures by which ProSMIN is held against its twin; the first gives the verdict.
 
-R-AUROC counts once, and as the harder question: the twin's distance foretells more than its variance between views."""
+R-AUROC counts once, and as the harder question: against the best of the twin's own orders."""
 
 
 ONE_SEED = " (one seed)"
 DISTANCE, JOINT = "knn_distance", "distance_and_scale"
 """The score of the features that the other adds the scale to."""
 RIVAL_METHODS = ("dino", "ibot", "mocov3")
+FIRST = next(table for table in TABLES if table.stage == "first")
 AIMED = (KNN, LINEAR, NLL, CORRUPTION, NEAR, FAR, ECE)
 """What ProSMIN is to be first in."""
 
@@ -165,43 +166,89 @@ def against_methods(runs: Runs) -> list[str]:
             others = {method: alike[name] for method in RIVAL_METHODS if (name := names.get(method)) in alike}
             lacking = [METHODS[method] for method in RIVAL_METHODS if method in names and method not in others]
             if ours and others:
-                tables.append((label(table, recipe), ours, others, lacking))
+                tables.append((table, ours, others, lacking))
         if tables:
-            title, ours, others, lacking = max(tables, key=lambda each: len(each[2]))  # of as many, the first
+            table, ours, others, lacking = max(tables, key=lambda each: len(each[2]))  # of as many, the first
+            title = label(table, recipe)
             least = min(len(each) for each in (ours, *others.values()))
-            columns[title + (ONE_SEED if least == 1 else "")] = [_standing(metric, ours, others) for metric in AIMED]
+            named = {f"{METHODS[method]}{_age(seeds)}": seeds for method, seeds in others.items()}
+            named |= before_tuning(table, recipe, runs)
+            columns[title + (ONE_SEED if least == 1 else "")] = [_standing(metric, ours, named) for metric in AIMED]
             if lacking:
                 notes.append(f"Not run yet, and perhaps better: {', '.join(lacking)} ({title}).")
     if not columns:
         return ["Not run yet."]
+    notes += worse_when_tuned(runs)
     rows = zip((metric.title for metric in AIMED), *columns.values(), strict=True)
     head = f"| ProSMIN, and the best other method | {' | '.join(columns)} |"
     lines = [head, "|---" * (1 + len(columns)) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
     return lines + (["", *notes] if notes else [])
 
 
+def _age(seeds: Seeds) -> str:
+    return ", earlier code" if any(run.is_earlier_code for run in seeds) else ""
+
+
+def before_tuning(table: Table, recipe: str, runs: Runs) -> Runs:
+    """The other methods' runs with the recipe before tuning, of as many epochs and of today's code.
+
+    Tuning can choose wrongly: a method is held to the better of its two.
+    """
+    if table.stage != "table":
+        return {}
+    names = FIRST.runs(recipe)
+    alike = comparable(names.values(), runs)
+    found = {method: alike[name] for method in RIVAL_METHODS if (name := names.get(method)) in alike}
+    return {f"{METHODS[method]}, before tuning": seeds for method, seeds in found.items() if not _age(seeds)}
+
+
+def worse_when_tuned(runs: Runs) -> list[str]:
+    """Where a method did better with the recipe before tuning, by the interval of the difference: trials misled."""
+    tuned = next(table for table in TABLES if table.stage == "table")
+    lines = []
+    for recipe, backbone in BACKBONES.items():
+        for method in METHODS:
+            old, new = (runs.get(table.runs(recipe).get(method, ""), []) for table in (FIRST, tuned))
+            if _age(old):
+                continue
+            worse = []
+            for metric in (KNN, LINEAR, NEAR, FAR):
+                one, two = measure(metric, new), measure(metric, old)
+                if one and two and metric.better * (two.mean - one.mean) > 0 and told_apart(one, two):
+                    worse.append(f"{metric.title} {metric.show(one.mean)}, {metric.show(two.mean)} before")
+            if worse:
+                lines.append(f"- Worse after tuning: {METHODS[method]}, {backbone.split(' (')[0]}: {'; '.join(worse)}.")
+    return lines
+
+
 def _standing(metric: Metric, ours: Seeds, others: Runs) -> str:
     """Whether it is ahead or behind in a measure, or cannot be told from the best other, with the numbers."""
     mine = measure(metric, ours)
-    rivals = {method: number for method, seeds in others.items() if (number := measure(metric, seeds)) is not None}
+    rivals = {name: number for name, seeds in others.items() if (number := measure(metric, seeds)) is not None}
     if mine is None or not rivals:
         return "not measured"
-    best = max(rivals, key=lambda method: metric.better * rivals[method].mean)
+    best = max(rivals, key=lambda name: metric.better * rivals[name].mean)
     is_ahead = metric.better * (mine.mean - rivals[best].mean) > 0
-    my_interval, its_interval = mine.interval, rivals[best].interval
-    if my_interval is None or its_interval is None:
+    apart = told_apart(mine, rivals[best])
+    if apart is None:
         word = f"{'better' if is_ahead else 'worse'}, without an interval"
-    elif meet(my_interval, its_interval):
-        word = "not told apart"
-    else:
+    elif apart:
         word = "**ahead**" if is_ahead else "behind"
-    age = ", earlier code" if any(run.is_earlier_code for run in others[best]) else ""
-    return f"{metric.show(mine.mean)}, {metric.show(rivals[best].mean)} ({METHODS[best]}{age}): {word}"
+    else:
+        word = "not told apart"
+    return f"{metric.show(mine.mean)}, {metric.show(rivals[best].mean)} ({best}): {word}"
 
 
-def meet(first: Interval, second: Interval) -> bool:
-    """Whether two intervals have a number in common."""
-    return first[0] <= second[1] and second[0] <= first[1]
+def told_apart(one: Number, two: Number) -> bool | None:
+    """Whether 0 lies outside the interval of their difference; None where neither has one.
+
+    Where one alone has an interval, a number within it is not told apart, and one beyond it is nobody knows what.
+    """
+    halves = [number.half for number in (one, two) if number.half is not None]
+    apart = abs(one.mean - two.mean) > math.hypot(*halves)
+    if len(halves) == 2:
+        return apart
+    return None if apart or not halves else False
 
 
 def strangers(runs: Runs) -> list[str]:
@@ -240,29 +287,41 @@ def _leader(numbers: dict[str, Number], metric: Metric, *, clear: str = "carries
     if not others:
         return text.format("alone has")
     second = f"`{others[0]}` ({_short(metric, numbers[others[0]])})"
-    if overlap(numbers[best], numbers[others[0]]):
+    if not told_apart(numbers[best], numbers[others[0]]):
         return f"{text.format('is best with')}, not told apart from {second}"
     return f"{text.format(clear)}, before {second}"
 
 
 def foretelling(runs: Runs) -> list[str]:
-    """Which order foretells wrong neighbours best in ProSMIN's runs, the scale or one that needs none."""
+    """Which order foretells wrong neighbours best in ProSMIN's runs, the scale or one that needs none.
+
+    Below it the best order of all other runs of the table, about its own errors.
+    """
     lines = []
     for table in TABLES:
         for recipe in BACKBONES:
-            seeds = runs.get(table.runs(recipe).get("prosmin", ""), [])
+            names = table.runs(recipe)
+            seeds = runs.get(names.get("prosmin", ""), [])
             orders = {"scale": R_AUROC, **RIVALS}
             found = {name: number for name, metric in orders.items() if (number := measure(metric, seeds)) is not None}
             if "scale" in found:
                 lines.append(f"- {label(table, recipe)}: {_leader(found, R_AUROC, clear='is best with')}.")
+                if others := _orders_of_others(table, recipe, runs):
+                    best = max(others, key=lambda name: others[name].mean)
+                    lines.append(f"  Of other encoders the best is {best}, {_short(R_AUROC, others[best])}.")
     return lines
 
 
-def overlap(first: Number, second: Number) -> bool:
-    """Whether the intervals of a higher and a lower number meet; two without one are told apart by nothing."""
-    if first.interval is None or second.interval is None:
-        return True
-    return second.interval[1] >= first.interval[0]
+def _orders_of_others(table: Table, recipe: str, runs: Runs) -> dict[str, Number]:
+    found = {method: runs.get(name, []) for method, name in table.runs(recipe).items() if method != "prosmin"}
+    named = {f"{METHODS[method]}{_age(seeds)}": seeds for method, seeds in found.items()}
+    named |= before_tuning(table, recipe, runs)
+    return {
+        f"`{order}` of {name}": number
+        for name, seeds in named.items()
+        for order, metric in RIVALS.items()
+        if (number := measure(metric, seeds)) is not None
+    }
 
 
 def against_chance(number: Number) -> str:
@@ -275,8 +334,8 @@ def against_chance(number: Number) -> str:
 
 def against_best(first: Number, scale: Number) -> str:
     """Whether the learned scale carries the detection."""
-    if overlap(first, scale):
-        return "cannot be told from the best: their intervals overlap"
+    if not told_apart(first, scale):
+        return "cannot be told from the best"
     return "it is not what carries it"
 
 

@@ -41,7 +41,7 @@ from test_faults import wait_until
 from tiny_methods import tiny_method
 
 COLUMNS = ["key", "label", "label_name", "features", "mean_log_scale", "view_variance"]
-COLUMNS += ["reference_distance", "ood_score", "flag"]
+COLUMNS += ["nearest", "reference_distance", "ood_score", "flag"]
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +133,8 @@ class TestRows:
         name = f"timm:test_vit@{tmp_path / 'w.safetensors'}"
         data = write_pictures(tmp_path / "few.parquet", 6, seed=2, labels=False)
         table = pq.read_table(embed(name, Request(data=data, out=tmp_path / "x.parquet", views=0)))
-        empty = {"label", "label_name", "mean_log_scale", "view_variance", "reference_distance", "ood_score", "flag"}
+        empty = {"label", "label_name", "mean_log_scale", "view_variance"}
+        empty |= {"nearest", "reference_distance", "ood_score", "flag"}
         assert {field for field in COLUMNS if table.column(field).null_count == 6} == empty
         assert table.schema.types == pq.read_schema(tmp_path / "x.parquet").types
         assert "no reference" in capsys.readouterr().out
@@ -159,6 +160,10 @@ class TestRows:
         assert told(request.out)["unreadable"] == lines
         said = capsys.readouterr().err
         assert all(line in said for line in lines)
+        judged = Request(data=request.data, out=tmp_path / "z.parquet", views=0, reference=request.data, max_bad=0.02)
+        _, rows = nearest(*[load(encoder).features(pictures)] * 2, 1, exclude_self=True)
+        found = pq.read_table(embed(encoder, judged)).column("nearest").to_pylist()
+        assert found == [f"{rest[int(row)]:03d}.png" for row in rows[:, 0]]  # those after a broken one keep their names
         strict = Request(data=f"folder:{folder}", out=tmp_path / "y.parquet", reference="none", max_bad=0.01)
         message = r"2 of 130 pictures.*share of 0\.01 is allowed.*or allow more with --max-bad SHARE:\n  005\.png"
         with pytest.raises(ProsminError, match=message):
@@ -270,7 +275,8 @@ class TestFlags:
     def test_the_threshold_is_the_right_one_of_the_scores(self):
         distance = reference.KnnDistance(bank=torch.eye(2), k=1)
         scores = torch.arange(1.0, 20.0)  # n = 19: of 20 scores one is the largest with a chance of 1 / 20
-        found = reference.Reference(distance=distance, groups=torch.arange(2), scores=scores)
+        rows = {"numbers": torch.arange(2), "groups": torch.arange(2)}
+        found = reference.Reference(distance=distance, scores=scores, **rows)
         for asked, threshold, reached in ((0.05, 19, 0.05), (0.06, 19, 0.05), (0.1, 18, 0.1), (0.5, 10, 0.5)):
             assert found.threshold(asked) == threshold
             assert found.reached(asked) == pytest.approx(reached)
@@ -290,12 +296,13 @@ class TestFlags:
         points = torch.stack([angle.cos(), angle.sin()], dim=1)
         chord = {gap: 2 * torch.tensor(gap / 2).sin() for gap in (0.1, 0.3, 0.9, 1.0)}
         monkeypatch.setattr(reference, "fit_knn_distance", partial(reference.fit_knn_distance, k=1))
-        alone = reference.fit(points, torch.arange(4))
+        alone = reference.fit(points, torch.arange(4), torch.arange(4))
         torch.testing.assert_close(alone.scores, torch.stack([chord[gap] for gap in (0.1, 0.1, 0.3, 0.3)]))
-        paired = reference.fit(points, torch.tensor([0, 0, 1, 2]))
+        paired = reference.fit(points, torch.tensor([10, 11, 14, 15]), torch.tensor([0, 0, 1, 2]))
         torch.testing.assert_close(paired.scores, torch.stack([chord[gap] for gap in (0.3, 0.3, 0.9, 1.0)]))
-        near, _ = paired.measure(points[:2], torch.tensor([0, -1]))  # the second is of no group: it finds itself
-        torch.testing.assert_close(near, torch.stack([chord[1.0], torch.tensor(0.0)]), rtol=1e-5, atol=1e-3)
+        found = paired.measure(points[:2], torch.tensor([0, -1]))  # the second is of no group: it finds itself
+        assert found.nearest.tolist() == [14, 11]
+        torch.testing.assert_close(found.near, torch.stack([chord[1.0], torch.tensor(0.0)]), rtol=1e-5, atol=1e-3)
 
     @pytest.mark.parametrize("count", [40, 500])
     def test_new_pictures_are_flagged_at_the_chosen_rate(self, count):
@@ -307,9 +314,9 @@ class TestFlags:
         for seed in range(60):
             random = torch.Generator().manual_seed(seed)
             features, new = torch.randn(count, 8, generator=random), torch.randn(500, 8, generator=random)
-            fitted = reference.fit(features, torch.arange(count))
+            fitted = reference.fit(features, torch.arange(count), torch.arange(count))
             reached = fitted.reached(0.1)
-            rates.append((fitted.measure(new)[1] > fitted.threshold(0.1)).double().mean())
+            rates.append((fitted.measure(new).score > fitted.threshold(0.1)).double().mean())
             # Pictures that find themselves promise more than they keep.
             everything = reference.fit_knn_distance(features, k=1)
             careless = everything(features).sort().values
@@ -376,11 +383,12 @@ class TestFlags:
             in capsys.readouterr().out
         )
         features = load(encoder).features(coloured(400, seed=1))
-        similarities, _ = nearest(features, features, k, exclude_self=True)
+        similarities, rows = nearest(features, features, k, exclude_self=True)
         expected = (2 - 2 * similarities).clamp_min(0).sqrt()
         # A distance is the root of 2 - 2 cosine: near 0 it keeps half of the digits.
         torch.testing.assert_close(column(table, "reference_distance"), expected[:, 0], rtol=1e-4, atol=1e-3)
         torch.testing.assert_close(column(table, "ood_score"), expected[:, -1], rtol=1e-4, atol=1e-3)
+        assert table.column("nearest").to_pylist() == [table.column("key")[int(row)].as_py() for row in rows[:, 0]]
         # 40 of 401 ranks; roundings may move one picture over the threshold, which is the score of one.
         assert sum(table.column("flag").to_pylist()) in (39, 40, 41)
 

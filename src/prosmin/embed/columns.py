@@ -1,7 +1,7 @@
 """The columns of the file."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prosmin.data.noting import Noting
+from prosmin.embed.reference import Measured
 from prosmin.encoder import Summary
 from prosmin.errors import ProsminError
 
@@ -20,6 +21,7 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "features": (pa.list_(pa.float32()), "features of the backbone"),
     "mean_log_scale": (pa.float32(), "uncertainty within the view: mean of ln(scale); empty where there is no scale"),
     "view_variance": (pa.float32(), "uncertainty between views: variance of the forecast's mean over random views"),
+    "nearest": (pa.string(), "path or name of the nearest reference picture; of its own pictures, the nearest other"),
     "reference_distance": (pa.float32(), "distance to the nearest reference picture, 0 to 2"),
     "ood_score": (pa.float32(), "distance to the k-th nearest reference picture, 0 to 2"),
     "flag": (pa.bool_(), "whether ood_score is above the threshold"),
@@ -44,21 +46,32 @@ def told(found: pa.Schema) -> dict[str, Any] | None:
 
 
 class Made(NamedTuple):
-    """What was computed of a batch, on the encoder's device; distances are None without a reference."""
+    """What was computed of a batch, on the encoder's device; `measured` is None without a reference."""
 
     summary: Summary
-    near: Tensor | None  # (N,)
-    score: Tensor | None  # (N,)
+    measured: Measured | None
 
 
-def table(numbers: Tensor, made: list[Made], source: Noting, *, threshold: float | None, mark: str) -> pa.Table:
+def table(
+    numbers: Tensor,
+    made: list[Made],
+    source: Noting,
+    *,
+    belonging: Callable[[int], str] | None,
+    threshold: float | None,
+    mark: str,
+) -> pa.Table:
     """One row for each readable picture; the unreadable ones are in the metadata, by number, and the files' mark.
+
+    `belonging` names the pictures of the reference.
 
     It runs beside the networks. On the CPU it is numpy's work: a parallel operation of torch would start a second team
     of threads for this thread, and with more threads than cores every wait of the networks' own team takes longer.
     """
     good = source.readable(numbers).numpy()
-    features, score = _joined([part.summary.features for part in made]), _joined([part.score for part in made])
+    features = _joined([part.summary.features for part in made])
+    measured = [part.measured for part in made if part.measured is not None]
+    score = _joined([part.score for part in measured])
     if features is None or not np.isfinite(features).all():
         raise ProsminError("The features hold values that are not finite; is the checkpoint sound?")
     dim = features.shape[1]
@@ -67,11 +80,13 @@ def table(numbers: Tensor, made: list[Made], source: Noting, *, threshold: float
     numeric = {
         "mean_log_scale": _joined([part.summary.log_scale for part in made]),
         "view_variance": _joined([part.summary.view_variance for part in made]),
-        "reference_distance": _joined([part.near for part in made]),
+        "reference_distance": _joined([part.near for part in measured]),
         "ood_score": score,
         "flag": None if score is None or threshold is None else score.astype(np.float64) > threshold,
     }
     columns = {name: _column(name, value, good) for name, value in numeric.items()}
+    nearest = _joined([part.nearest for part in measured])
+    columns["nearest"] = _keys(None if nearest is None else nearest[good], columns["reference_distance"], belonging)
     names = None if labels is None or not source.classes else [_name(source.classes, i) for i in labels.tolist()]
     columns["key"] = pa.array([source.key(i) for i in kept.tolist()], pa.string())
     columns["label"] = pa.nulls(len(kept), pa.int64()) if labels is None else pa.array(labels, pa.int64())
@@ -79,6 +94,14 @@ def table(numbers: Tensor, made: list[Made], source: Noting, *, threshold: float
     columns["features"] = pa.FixedSizeListArray.from_arrays(pa.array(features[good].reshape(-1)), dim)
     unreadable = {str(i): source.unreadable[i] for i in numbers.numpy()[~good].tolist()}
     return pa.table([columns[name] for name in COLUMNS], schema=schema(dim, {"unreadable": unreadable, "mark": mark}))
+
+
+def _keys(rows: NDArray[Any] | None, distances: pa.Array, belonging: Callable[[int], str] | None) -> pa.Array:
+    """The names of reference pictures; null where there is no distance to one."""
+    if rows is None or belonging is None:
+        return pa.nulls(len(distances), pa.string())
+    mask = distances.is_null().to_numpy(zero_copy_only=False)
+    return pa.array([belonging(i) for i in rows.tolist()], pa.string(), mask=mask)
 
 
 def _name(classes: tuple[str, ...], label: int) -> str | None:

@@ -1,18 +1,20 @@
 """What a row's distances, and its flag, are judged by."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
 
-from prosmin.embed.reference import Reference
+from prosmin.embed.reference import Measured, Reference
 
 
 class Judging(NamedTuple):
-    """The fitted reference, the rate its threshold is for, which pictures of the set are its own, and its files."""
+    """The fitted reference, the rate its threshold is for, which pictures of the set are its own, names and files."""
 
     reference: Reference
     rate: float
     own: Tensor | None  # (N,): their groups, -1 for the others; None where there are only others
+    key: Callable[[int], str]  # the name of a reference picture, by its number
     mark: str  # what the reference's files are known by
 
     @property
@@ -20,8 +22,8 @@ class Judging(NamedTuple):
         """Above it a score is flagged."""
         return self.reference.threshold(self.rate)
 
-    def measure(self, features: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances of the pictures with these numbers, as `Reference.measure` has them."""
+    def measure(self, features: Tensor, numbers: Tensor) -> Measured:
+        """The pictures with these numbers, as `Reference.measure` has them."""
         if self.own is None:
             return self.reference.measure(features)
         own = self.own[numbers]

@@ -13,6 +13,7 @@ candidates the k-th nearest can only be further away: the threshold is no lower,
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -38,23 +39,33 @@ FALSE_ALARMS = 0.05
 _SIMILARITIES = 2**25  # held at once: 128 MiB in float32
 
 
+class Measured(NamedTuple):
+    """Of N pictures: which of the bank is the nearest, how far it is, and how far the k-th nearest is: the score."""
+
+    nearest: Tensor
+    near: Tensor
+    score: Tensor
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """The bank with its k, the group of each of its rows (M,), and the scores (n,) of its own pictures, rising.
+    """The bank with its k, number and group of each of its rows (M,), and the scores (n,) of its own pictures, rising.
 
     A picture is never compared with the rows of its own group: with itself.
     """
 
     distance: KnnDistance
+    numbers: Tensor
     groups: Tensor
     scores: Tensor
 
-    def measure(self, features: Tensor, own: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Distances to the nearest and to the k-th nearest picture of the bank, the score: (N, D) -> (N,), (N,).
+    def measure(self, features: Tensor, own: Tensor | None = None) -> Measured:
+        """The nearest picture of the bank by its number in the source, and the distances: (N, D) -> (N,) each.
 
         `own` (N,) are the groups of the pictures, which are passed over; -1 where a picture is not of the reference.
         """
-        return _distances(self.distance, features, self.groups, own)
+        found = _measure(self.distance, features, self.groups, own)
+        return found._replace(nearest=self.numbers[found.nearest])
 
     def threshold(self, false_alarms: float) -> float:
         """A new picture of the same kind scores above it with a chance of at most `false_alarms`.
@@ -72,7 +83,7 @@ class Reference:
     def to(self, device: torch.device) -> "Reference":
         """The same with its bank on the device."""
         distance = KnnDistance(bank=self.distance.bank.to(device), k=self.distance.k)
-        return replace(self, distance=distance, groups=self.groups.to(device))
+        return replace(self, distance=distance, numbers=self.numbers.to(device), groups=self.groups.to(device))
 
 
 def choose(source: Source) -> Tensor:
@@ -112,46 +123,48 @@ def pictures_needed(false_alarms: float) -> int:
     return math.ceil(1 / false_alarms - 1 - 1e-9)
 
 
-def fit(features: Tensor, groups: Tensor) -> Reference:
-    """Bank and scores: (M, D), and the group of each row (M,)."""
+def fit(features: Tensor, numbers: Tensor, groups: Tensor) -> Reference:
+    """Bank and scores: (M, D), and each row's number in the source and group (M,)."""
     if not bool(features.isfinite().all()):
         raise ProsminError("The features of the reference hold values that are not finite; is the checkpoint sound?")
     distance = fit_knn_distance(features)
     judged = torch.randperm(len(features), generator=generator(0, 0, "threshold"))[:JUDGED].to(features.device)
-    _, scores = _distances(distance, features[judged], groups, groups[judged])
-    return Reference(distance=distance, groups=groups, scores=scores.cpu().sort().values)
+    scores = _measure(distance, features[judged], groups, groups[judged]).score.cpu().sort().values
+    return Reference(distance=distance, numbers=numbers, groups=groups, scores=scores)
 
 
 def write_reference(reference: Reference, path: Path) -> None:
     """Keep it for the processes beside this one, and for the next start."""
     distance = reference.distance
     with writing(path) as part:
-        tensors = {"bank": distance.bank.cpu(), "groups": reference.groups.cpu(), "scores": reference.scores}
-        save_file(tensors | {"k": torch.tensor(distance.k)}, part)
+        rows = {"bank": distance.bank.cpu(), "numbers": reference.numbers.cpu(), "groups": reference.groups.cpu()}
+        save_file(rows | {"scores": reference.scores, "k": torch.tensor(distance.k)}, part)
 
 
 def read_reference(path: Path) -> Reference:
     """What `write_reference` wrote."""
     tensors = load_file(path)
     distance = KnnDistance(bank=tensors["bank"], k=int(tensors["k"]))
-    return Reference(distance=distance, groups=tensors["groups"], scores=tensors["scores"])
+    return Reference(distance=distance, **{name: tensors[name] for name in ("numbers", "groups", "scores")})
 
 
-def _distances(distance: KnnDistance, features: Tensor, groups: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor]:
-    """To the nearest and the k-th nearest row of the bank, whose rows have length 1: (N, D) -> (N,), (N,).
+def _measure(distance: KnnDistance, features: Tensor, groups: Tensor, own: Tensor | None) -> Measured:
+    """The nearest row of the bank, whose rows have length 1, and the distances: (N, D) -> (N,) each.
 
     Nothing is asked of a GPU, which so works on while the next batch is prepared.
     """
     rows = max(1, _SIMILARITIES // len(distance.bank))
-    best = []
+    best, nearest = [], []
     for first in range(0, len(features), rows):
         part = F.normalize(features[first : first + rows].to(distance.bank), dim=1)
         similarity = part @ distance.bank.T  # (rows, M)
         if own is not None:
             similarity.masked_fill_(own[first : first + rows, None] == groups, -torch.inf)
-        best.append(similarity.topk(distance.k, dim=1).values)
+        found = similarity.topk(distance.k, dim=1)
+        best.append(found.values)
+        nearest.append(found.indices[:, 0])
     distances = (2 - 2 * torch.cat(best)).clamp_min(0).sqrt()  # (N, k)
-    return distances[:, 0], distances[:, -1]
+    return Measured(torch.cat(nearest), distances[:, 0], distances[:, -1])
 
 
 def _rank(count: int, false_alarms: float) -> int:

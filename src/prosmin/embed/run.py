@@ -120,6 +120,7 @@ def _settings(encoder: Encoder, source: Noting, belonging: Noting | None, reques
         "threshold_from": None if belonging is None else "each reference picture against the others",
         "views": request.views,
         "precision": request.precision,
+        "columns": list(columns.COLUMNS),
     }
 
 
@@ -193,7 +194,8 @@ def _reference(
             features = torch.cat([part["features"] for part in found])
             there = torch.isin(numbers, torch.cat([part["numbers"] for part in found]))
             references.check_size(len(features), belonging.spec)
-            fitted = references.fit(features.to(encoder.device), groups[there].to(encoder.device))
+            rows = (numbers[there].to(encoder.device), groups[there].to(encoder.device))
+            fitted = references.fit(features.to(encoder.device), *rows)
             references.write_reference(fitted, file)
     process.wait_until(file.exists, what=str(file))
     reference = references.read_reference(file).to(encoder.device)
@@ -205,14 +207,14 @@ def _reference(
             f"more tell {100 * references.FALSE_ALARMS:g} %.",
             file=sys.stderr,
         )
-    return Judging(reference, rate, own if bool((own >= 0).any()) else None, mark)
+    return Judging(reference, rate, own if bool((own >= 0).any()) else None, belonging.key, mark)
 
 
 def _write_rows(
     encoder: Encoder, source: Noting, judging: Judging | None, parts: Parts, process: Process, request: Request
 ) -> None:
     """This process's parts of the file."""
-    threshold = None if judging is None else judging.threshold
+    threshold, belonging = (None, None) if judging is None else (judging.threshold, judging.key)
     mark = _row_marks(source, judging, process)
     _forget_changed(parts, source, mark, process)
 
@@ -220,11 +222,11 @@ def _write_rows(
 
     def make(batch: Batch) -> Made:
         summary = summarise(batch)
-        near, score = (None, None) if judging is None else judging.measure(summary.features, batch.index)
-        return Made(summary, near, score)
+        return Made(summary, None if judging is None else judging.measure(summary.features, batch.index))
 
     def write(path: Path, numbers: Tensor, made: list[Made]) -> None:
-        write_table(path, columns.table(numbers, made, source, threshold=threshold, mark=mark(numbers)))
+        rows = columns.table(numbers, made, source, belonging=belonging, threshold=threshold, mark=mark(numbers))
+        write_table(path, rows)
 
     there = sum(parts.path(i).exists() for i in range(len(parts)))
     if there:
