@@ -1,6 +1,7 @@
 """`prosmin embed`: what a row holds, that no row is lost or doubled by a kill, and that flags keep their rate."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -169,6 +170,10 @@ class TestRows:
         with pytest.raises(ProsminError, match=message):
             embed(encoder, strict)
         assert not strict.out.exists()
+        with pytest.raises(
+            ProsminError, match=message
+        ):  # nor does a file that allowed more pass for one of a strict command
+            embed(encoder, dataclasses.replace(strict, out=request.out))
 
     def test_as_many_may_be_unreadable_as_the_run_allowed(self, tmp_path):
         folder = tmp_path / "pictures"
@@ -946,3 +951,10 @@ def test_recorded_results_outlive_the_next_batch(encoder, specs, monkeypatch):
     found = made_of(encoder, lambda e, batch: e.batch_features(batch), specs[1], size=100)
     assert not torch.equal(found[0][0], found[1][0])
     torch.testing.assert_close(found[0][0], found[0][1])
+
+
+def test_a_damaged_reference_is_named(tmp_path):
+    path = tmp_path / "reference.safetensors"
+    path.write_bytes(b"cut")
+    with pytest.raises(ProsminError, match=r"reference\.safetensors is damaged: .* Remove it; the same command"):
+        reference.read_reference(path)

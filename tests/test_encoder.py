@@ -319,6 +319,21 @@ def test_bf16_is_computed_when_asked(encoder, images):
         encoder.to("cpu", precision="16-true")
 
 
+def test_what_it_returns_can_be_learned_from(encoder, images):
+    """A head on frozen features is trained, tensors are changed in place: inference tensors would refuse both."""
+    found = [
+        encoder.features(images),
+        encoder.uncertainty(images),
+        *encoder(images),
+        *encoder.views(images, count=2)[0],
+    ]
+    for values in found:
+        weight = torch.ones(values.shape[-1], requires_grad=True)
+        (values * weight).square().mean().backward()
+        assert weight.grad is not None
+        values -= values.mean()
+
+
 def test_batches_suit_the_view():
     sizes = [_suitable_batch(3 * side**2, torch.device("cpu")) for side in (32, 96, 224, 1024)]
     assert sizes == [128, 16, 16, 16]

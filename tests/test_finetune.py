@@ -1,17 +1,19 @@
 """Fine-tuning, semi and transfer: what is learned, what is chosen where, what stays as it was."""
 
 import dataclasses
+import io
 import math
 
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
 from coloured import coloured
 from prosmin.cli import main
 from prosmin.encoder import untrained
 from prosmin.errors import ProsminError, UsageError
-from prosmin.evaluation import finetune, suite
+from prosmin.evaluation import batches, finetune, suite
 from prosmin.evaluation.answers import weigh
 from prosmin.evaluation.augmentation import augmented
 from prosmin.evaluation.batches import batch_size, training_batches
@@ -64,6 +66,13 @@ class TestAugmentation:
         for epoch in (seen[:3], seen[3:]):
             assert sorted(torch.cat(epoch).tolist()) == list(range(48))
         assert not torch.equal(seen[0], seen[3])
+
+
+def test_a_bar_shows_its_title_as_it_is(monkeypatch):
+    said = io.StringIO()
+    monkeypatch.setattr(batches, "Console", lambda **_: Console(file=said, force_terminal=True, width=120))
+    assert list(batches.shown(iter("abc"), "trained: folder:/data/[old] pets[/old]", total=3)) == ["a", "b", "c"]
+    assert "trained: folder:/data/[old] pets[/old]" in said.getvalue()
 
 
 class TestLength:
@@ -259,3 +268,38 @@ class TestTransfer:
             check_transfer_sets([f"folder:{tmp_path}/flat"])
         with pytest.raises(UsageError, match="has no split 'train'"):
             check_transfer_sets([f"folder:{tmp_path}/other/train/blue"])
+
+    def test_too_few_pictures_a_class_are_refused_before_anything_is_trained(self, encoder, tmp_path, monkeypatch):
+        for name in "abcdefgh":
+            for split, count in (("train", 2 if name == "a" else 1), ("test", 1)):
+                for i in range(count):
+                    path = tmp_path / "few" / split / name / f"{i}.png"
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    Image.new("RGB", (8, 8)).save(path)
+        spec = f"folder:{tmp_path}/few"
+        sentence = r"few@train has 9 labelled pictures of 8 classes, too few to hold some out.* two pictures of most"
+        with pytest.raises(ProsminError, match=sentence):
+            check_transfer_sets([spec])
+        monkeypatch.setattr(finetune, "_train", lambda *_, **__: pytest.fail("trained"))
+        with pytest.raises(ProsminError, match=sentence):
+            transfer.run(Context(encoder, {}, options=Options(transfer=(spec,))))
+        write_split(tmp_path / "few/val", 12, seed=0, classes="abc")  # is learned from too
+        check_transfer_sets([spec])
+
+    @pytest.mark.parametrize(
+        ("labels", "enough"),
+        [
+            (range(4), False),  # fewer than folds
+            (range(600), False),  # a tenth of them, but a class is never held out whole
+            ([0, 0, 1, 1, 2, 2], True),
+            (list(range(300)) * 2, True),
+        ],
+    )
+    def test_every_choosing_network_has_pictures_to_choose_on(self, labels, enough):
+        some = coloured(len(labels), side=2)
+        train = dataclasses.replace(some, labels=torch.tensor(labels), classes=tuple(map(str, range(max(labels) + 1))))
+        if enough:
+            finetune.check_held_out(train)
+        else:
+            with pytest.raises(ProsminError, match=f"colours has {len(labels)} labelled pictures of {len(labels)} cl"):
+                finetune.check_held_out(train)

@@ -158,6 +158,16 @@ class TestFolder:
         with pytest.raises(UsageError, match=r"folder of a run of prosmin\. Choose another"):
             results_folder("timm:resnet50", tmp_path)
 
+    def test_encoders_without_a_folder_do_not_share_one(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        first = results_folder("timm:resnet50@a/weights.pth")
+        keep_card({"encoder": "timm:resnet50@a/weights.pth", "hash": "a"}, first)
+        for same in ("timm:resnet50@a/weights.pth", f"timm:resnet50@{tmp_path}/a/weights.pth"):
+            assert results_folder(same) == first
+        for other in ("timm:resnet50@b/weights.pth", "timm:resnet18@a/weights.pth", "cifar10-vit"):
+            with pytest.raises(UsageError, match=r"keeps the results of timm:resnet50@a/weights\.pth\. Choose another"):
+                results_folder(other, first)
+
     def test_results_of_others_are_not_taken_for_a_runs_own(self, tmp_path):
         run, moved, out = (tmp_path / name for name in ("run", "moved", "out"))
         for folder, card in ((run, {"hash": "a"}), (moved, {"hash": "a"}), (out, {"hash": "t", "encoder": "timm:x"})):

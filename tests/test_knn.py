@@ -5,9 +5,14 @@ import math
 import pytest
 import torch
 
+from coloured import coloured
+from prosmin.encoder import untrained
 from prosmin.errors import ProsminError
 from prosmin.evaluation import knn
 from prosmin.evaluation.calibration import classification_metrics
+from prosmin.evaluation.context import Context
+from prosmin.evaluation.options import Options
+from prosmin.evaluation.protocols import knn as protocol
 
 
 def features(size: int, dim: int, seed: int) -> torch.Tensor:
@@ -109,6 +114,13 @@ def test_separated_clusters_are_classified() -> None:
 def test_bad_input_is_named(bank, queries, k: int, exclude: bool, message: str) -> None:
     with pytest.raises(ProsminError, match=message):
         knn.nearest(bank, queries, k, exclude_self=exclude)
+
+
+def test_the_settings_name_the_neighbours_that_voted(tiny) -> None:
+    for pictures, voted in ((12, (12, 12)), (30, (20, 30))):
+        sets = {"train": coloured(pictures), "test": coloured(3, seed=1)}
+        result = protocol.run(Context(untrained(tiny()), sets, options=Options(baselines="none")))
+        assert (result.settings["k"], result.settings["wide_k"]) == voted
 
 
 def test_labels_outside_the_classes_are_named() -> None:

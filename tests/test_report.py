@@ -227,6 +227,37 @@ def test_numbers_of_different_pictures_are_told_apart(whole, tmp_path):
     )
 
 
+def test_numbers_of_different_encoders_are_told_apart(whole, tmp_path):
+    assert "different encoders" not in page_of([whole], tmp_path).text
+    run = tmp_path / "mixed"
+    shutil.copytree(whole, run)
+    path = run / "results" / "knn.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"checkpoint": {"step": 100, "hash": "0123456789abcdef"}})
+    )
+    page = page_of([run], tmp_path)
+    assert page.text.count("mixed: its protocols were measured by different encoders") == 2  # on top, and at the table
+    assert "knn by the encoder 0123456789abcdef of step 100" in page.text
+    assert f"by the encoder 5d41402abc4b2a76 of step {STEPS}" in page.text
+    assert "different pictures" not in page.text
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "checkpoint"}))
+    assert "different encoders" not in page_of([run], tmp_path).text  # a result that does not say
+
+
+def test_intervals_of_patches_that_overlap_are_said_to_be_too_narrow(whole, tmp_path):
+    said = "their intervals are too narrow"
+    assert page_of([whole], tmp_path).text.count(said) == 3  # at the results, the paper's tables and the calibration
+    run = tmp_path / "mine"
+    shutil.copytree(whole, run)
+    for path in (run / "results").glob("*.json"):
+        data = {"train": "folder:photos@train", "test": "folder:photos@test"}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"data": data}))
+    assert said in page_of([run], tmp_path).text  # it was fine-tuned on them
+    (run / "results" / "transfer.json").unlink()
+    assert said not in page_of([run], tmp_path).text
+    assert said in page_of([run, whole], tmp_path).text
+
+
 def test_wrong_use_is_one_sentence(whole, tmp_path):
     with pytest.raises(UsageError, match="no run folder"):
         write_report([], tmp_path / "x.html")

@@ -214,6 +214,17 @@ class TestTradeOff:
             shown.append(read_run(copy.path, run.name))
         assert ("compare with care" in trade_off_figure(shown).reading) is marked
 
+    def test_options_that_move_neither_number_are_no_difference(self, runs, tmp_path):
+        shown = []
+        for run, asked in zip(
+            runs, ({"baselines": "all", "near": []}, {"baselines": "none", "near": ["x"]}), strict=True
+        ):
+            copy = without(run, tmp_path)
+            path = copy.path / "results" / "ood.json"
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"options": asked}))
+            shown.append(read_run(copy.path, run.name))
+        assert "compare with care" not in trade_off_figure(shown).reading
+
     def test_names_do_not_cover_each_other(self):
         tops = np.array([100.0, 101.0, 30.0, 178.0, 177.0])
         heights = np.sort(spaced(tops))

@@ -19,7 +19,7 @@ from PIL import Image
 from prosmin.data.feed import StreamFeed, open_feed
 from prosmin.data.folder import read_file
 from prosmin.data.pictures import load_pictures, pack
-from prosmin.data.sources import open_source, split_spec
+from prosmin.data.sources import open_source, place_of, split_spec
 from prosmin.data.streamed import open_pictures
 from prosmin.data.webdataset import expand
 from prosmin.errors import ProsminError, UsageError
@@ -736,3 +736,30 @@ class TestHuggingFace:
         datasets.Dataset.from_dict({"text": ["x"]}).save_to_disk(str(tmp_path / "text"))
         with pytest.raises(ProsminError, match="no column of type Image; its columns: text"):
             open_source(f"hf:{tmp_path}/text")
+
+    @pytest.mark.parametrize("labels", [[-1, -1], [None, None], [1, -1]])
+    def test_a_split_published_without_labels_has_none(self, tmp_path, labels):
+        datasets = pytest.importorskip("datasets")
+        features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
+        content = {"image": [{"bytes": encoded(i), "path": None} for i in (1, 2)], "label": labels}
+        datasets.Dataset.from_dict(content, features=features).save_to_disk(str(tmp_path / "hidden"))
+        source = open_source(f"hf:{tmp_path}/hidden")
+        assert len(source) == 2
+        assert source.labels is None
+        assert source.classes == ()
+
+
+def test_one_place_has_one_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "set")
+    same = (
+        ("folder:set", f"folder:{tmp_path}/set", "folder:./link"),
+        ("hf:set", "hf:./set@train", f"hf:{tmp_path}/set@train"),
+        ("torchvision:cifar10@set", "torchvision:cifar10@./set@train"),
+        ("photos@train", "photos@train"),
+    )
+    names = [{place_of(spec) for spec in specs} for specs in same]
+    assert [len(each) for each in names] == [1, 1, 1, 1]
+    assert len(set.union(*names)) == 4
+    assert place_of("hf:set@test") != place_of("hf:set")
+    assert place_of("torchvision:cifar10@set@test") != place_of("torchvision:cifar10@set")

@@ -144,7 +144,8 @@ class TestContext:
         memory, large = self.contexts(tiny, root, damaged, tmp_path)
         assert len(memory.sets["train"]) == 209
         large.settle()
-        assert capsys.readouterr().err == f"1 pictures of {damaged} cannot be read and were left out\n"
+        broken = memory.sets["train"].bad[0].partition(": ")[0]
+        assert capsys.readouterr().err == f"left out of {damaged}, since unreadable: 1\n  {broken}\n"
         assert large.sets["train"].keys == memory.sets["train"].keys
         assert torch.equal(large.labels("train"), memory.labels("train"))
         assert torch.equal(large.held_out, memory.held_out)

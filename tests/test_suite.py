@@ -201,6 +201,24 @@ class TestSuites:
         assert evaluate(copy)["corruption"] == full  # the full result is not replaced by a quick one
         assert fake == []
 
+    def test_who_names_all_severities_has_them_all(self, copy, fake, capsys):
+        assert main(["evaluate", str(copy), "--severities", "1,2,3,4,5"]) == 0
+        row = json.loads((copy / "results/corruption.json").read_text())
+        assert row["options"]["severities"] == [1, 2, 3, 4, 5]
+        assert len(row["options"]["corruptions"]) == 4  # these were not named
+
+    def test_other_strange_pictures_are_no_reason_to_repeat_what_does_not_read_them(self, copy, fake):
+        evaluate(copy, protocols=["knn", "ood"])
+        fake.clear()
+        evaluate(copy, protocols=["knn", "ood"], ood="photos@test")
+        assert fake == ["ood"]
+
+    def test_a_list_given_twice_is_one_list(self, copy, fake, capsys):
+        twice = ["--protocols", "knn", "--protocols", "ood", "--ood", "photos@ood", "--ood", "photos"]
+        assert main(["evaluate", str(copy), *twice]) == 0
+        assert fake == ["knn", "ood"]
+        assert {"photos@ood", "photos"} < json.loads((copy / "results/ood.json").read_text())["data"].keys()
+
     def test_options_are_part_of_a_result_for_the_protocols_that_read_them(self, copy, fake):
         evaluate(copy, protocols=["knn", "lowshot", "semi"])
         fake.clear()
@@ -585,6 +603,32 @@ class TestWrongTurns:
         ):
             evaluate(copy, protocols=["uncertainty"], data=f"folder:{tmp_path}/few", test=f"folder:{tmp_path}/few")
 
+    def test_one_picture_a_class_leaves_none_to_choose_on(self, copy, tmp_path, monkeypatch, capsys):
+        monkeypatch.setattr(suite, "open_pictures", lambda spec, **_: load_pictures(spec))
+        for i in range(12):
+            for split in ("train", "test"):
+                (tmp_path / "set" / split / f"{i:02d}").mkdir(parents=True)
+                Image.new("RGB", (32, 32), (20 * i, 99, 5)).save(tmp_path / "set" / split / f"{i:02d}/x.png")
+        found = evaluate(copy, data=f"folder:{tmp_path}/set")
+        assert "knn" in found
+        assert not {"linear", "uncertainty", "corruption"} & found.keys()
+        why = "12 pictures of 12 classes, of which no tenth can be held out to choose on; give two pictures or more"
+        assert why in capsys.readouterr().err
+        with pytest.raises(ProsminError, match=r"linear cannot be measured: .* 12 pictures of 12 classes"):
+            evaluate(copy, protocols=["linear"], data=f"folder:{tmp_path}/set")
+
+    def test_what_is_left_out_and_where_results_are_is_said(self, copy, fake, tmp_path, monkeypatch, capsys):
+        monkeypatch.setattr(suite, "open_pictures", lambda spec, **_: load_pictures(spec, max_bad=0.1))
+        (tmp_path / "few").mkdir()
+        for i in range(30):
+            Image.new("RGB", (32, 32), (8 * i, 99, 5)).save(tmp_path / "few" / f"{i:02d}.png")
+        (tmp_path / "few/11.png").write_bytes(b"broken")
+        assert main(["evaluate", str(copy), "--protocols", "uncertainty", "--data", f"folder:{tmp_path}/few"]) == 0
+        said = capsys.readouterr()
+        told = f"left out of folder:{tmp_path}/few, since unreadable: 1\n  11.png: not a picture in any known format\n"
+        assert said.err.count(told) == 1
+        assert said.out.endswith(f"results: {copy}/results; one page of them: prosmin report {copy}\n")
+
     def test_what_was_measured_before_is_said(self, copy, fake, capsys):
         evaluate(copy, protocols=["knn"])
         assert "measured before" not in capsys.readouterr().err
@@ -599,6 +643,14 @@ def test_a_table_shows_the_uncertainty_where_that_is_all(capsys):
     assert all(word in said for word in ("R@1 %", "32.0", "R-AUROC %", "42.7"))
     print_table({"pictures": {"metrics": {}, "settings": {}}})
     assert "measured: pictures, of which a table has nothing to show; `prosmin report` does." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("spec", ["folder:/data/[old] pets", "folder:/data/[/old]", "hf:cat:small", "folder:C:\\[old]"])
+def test_a_table_shows_a_spec_as_it_is(spec, capsys):
+    row = {"top1": 0.5, "nll": 0.1, "ece": 0.1, "ece_calibrated": 0.1}
+    settings = {spec: {"labels": 9, "lr": 5e-4, "epochs": 2}}
+    print_table({"transfer": {"metrics": row, "sets": {spec: {"fine-tuned": row}}, "settings": settings}})
+    assert f"\n{spec} " in capsys.readouterr().out
 
 
 def test_a_run_that_allows_more_unreadable_pictures_is_evaluated_on_its_own(tmp_path):

@@ -138,18 +138,18 @@ class Encoder:
         other = Encoder(method, self.config, card=told if self.card else None, fresh=self._fresh)
         return other.to(self.device, precision=self.precision)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(self, images: Images) -> Embedding:
         """Features (N, D), forecast mean (N, K) and scale (N, K)."""
         batches = self._batches(open_images(images))
         return _joined([_received(self._encode(self._evaluation_view(batch))) for batch in batches])
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def features(self, images: Images) -> Tensor:
         """Features (N, D) alone: quicker, and without the memory that K numbers a picture take."""
         return self._features(open_images(images))
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def views(self, images: Images, *, count: int = UNCERTAINTY_VIEWS, seed: int = 0) -> list[Embedding]:
         """Embeddings of `count` random global views of every picture, by its place and the seed."""
         if not isinstance(count, int) or count < 1:
@@ -160,7 +160,7 @@ class Encoder:
         ]
         return [_joined([row[number] for row in rows]) for number in range(count)]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def uncertainty(self, images: Images) -> Tensor:
         """One number a picture, larger is less sure: mean log scale; without a scale, the variance between views."""
         given = open_images(images)
@@ -172,7 +172,7 @@ class Encoder:
             [self._view_variance(batch, count=UNCERTAINTY_VIEWS, seed=0).cpu() for batch in self._batches(given)]
         )
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def fit_reference(self, images: Images) -> "Encoder":
         """Remember the features of pictures that belong; of a folder or SPEC a few unreadable ones are left out."""
         features = self._features(open_images(images), max_bad=self.config.data.max_bad)
@@ -198,7 +198,10 @@ class Encoder:
         return here(self.features(images)).cpu()
 
     def save(self, folder: Path | str) -> Path:
-        """Write the encoder, and the reference if one was fitted, for `prosmin.load(folder)`."""
+        """Write the encoder, and the reference if one was fitted, for `prosmin.load(folder)`.
+
+        A folder that has these weights already keeps the reference that lies there where none was fitted.
+        """
         folder = Path(folder).expanduser()
         untaught = {"step": 0, "steps": 0, "trained": 0, "config": configs.to_tree(self.config)}
         card = write_encoder(folder, self.method, self.card or untaught, replace=False)

@@ -2,8 +2,9 @@
 
 import argparse
 import dataclasses
+import shlex
 
-from prosmin.commands.parsing import ENCODER, check_known, path, read_names
+from prosmin.commands.parsing import ENCODER, Joined, check_known, path, read_names
 from prosmin.evaluation.options import Options, flag, read_options
 
 LINE = "measure a trained encoder"
@@ -15,6 +16,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", metavar="RUN", help=ENCODER)
     parser.add_argument(
         "--protocols",
+        action=Joined,
         metavar="NAME,...",
         help="of knn, linear, linear-paper, lowshot, semi, transfer, ood, corruption, uncertainty, pictures (default: "
         "the quick ones, which are knn, linear, ood, uncertainty, pictures and a short corruption)",
@@ -22,7 +24,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", metavar="NAME", help="paper: all tasks of the paper that the data given allow")
     parser.add_argument("--data", metavar="SPEC", help="pictures, labelled for most protocols (default: the run's)")
     parser.add_argument("--test", metavar="SPEC", help="labelled test pictures, where --data has no split named test")
-    parser.add_argument("--ood", metavar="SPEC,...", help="out-of-distribution pictures")
+    parser.add_argument("--ood", action=Joined, metavar="SPEC,...", help="out-of-distribution pictures")
     parser.add_argument(
         "--out",
         type=path,
@@ -35,6 +37,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         protocols = ", ".join(field.metadata["read_by"])
         parser.add_argument(
             flag(field.name),
+            action=Joined if field.metadata["form"].endswith(",...") else "store",
             metavar=field.metadata["form"],
             help=f"{protocols}: {field.metadata['doc']}".replace("%", "%%"),
         )
@@ -44,7 +47,7 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
     """Measure, and print the table."""
     from prosmin.data.corruptions.names import ALL
     from prosmin.evaluation.protocols import PROTOCOLS
-    from prosmin.evaluation.suite import SUITES, evaluate
+    from prosmin.evaluation.suite import SUITES, evaluate, places
     from prosmin.evaluation.table import print_table
 
     # Before the encoder is loaded, and with what may have been meant.
@@ -53,6 +56,7 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
     check_known("protocol", names, PROTOCOLS)
     check_known("suite", options.suite and [options.suite], SUITES)
     check_known("corruption", read_names(options.corruptions, option="--corruptions"), ALL)
+    _, folder = places(options.run_folder, options.out)
     print_table(
         evaluate(
             options.run_folder,
@@ -66,3 +70,4 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
             again=options.again,
         )
     )
+    print(f"results: {folder / 'results'}; one page of them: {shlex.join(['prosmin', 'report', str(folder)])}")

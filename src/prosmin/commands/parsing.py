@@ -5,7 +5,7 @@ import itertools
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from prosmin.errors import UsageError
 from prosmin.evaluation.options import split_names
@@ -35,6 +35,15 @@ class Parser(argparse.ArgumentParser):
         unknown = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
         hint = did_you_mean(closest(unknown[1], self.commands)) if unknown else ""
         raise UsageError(f"{message[0].upper()}{message[1:]}.{hint} `{self.prog} --help` lists what there is.")
+
+
+class Joined(argparse.Action):
+    """A list with commas; given twice, the option has both lists."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        """Add to what was given before."""
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, values if before is None else f"{before},{values}")
 
 
 def path(text: str) -> Path:

@@ -5,7 +5,7 @@ type Image, the labels the one of type ClassLabel. Pictures are taken encoded an
 """
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,13 +59,14 @@ def open_huggingface(rest: str) -> HuggingfaceSource:
         raise ProsminError(f"The data hf:{rest} has no column of type Image; its columns: {', '.join(features)}.")
     column = "image" if "image" in images else images[0]
     label = next((c for c, kind in features.items() if isinstance(kind, datasets.ClassLabel)), None)
+    labels = _labels(found[label]) if label else None
     return HuggingfaceSource(
         spec=f"hf:{rest}",
         rows=found.select_columns([column]).cast_column(column, datasets.Image(decode=False)),
         column=column,
         name=name,
-        labels=torch.tensor(list(found[label]), dtype=torch.int64) if label else None,
-        classes=tuple(features[label].names) if label else (),
+        labels=labels,
+        classes=() if labels is None else tuple(features[label].names),
     )
 
 
@@ -75,6 +76,12 @@ def other_split(rest: str, split: str) -> str:
     name, _ = _name(rest)
     with _told(rest):
         return f"{name}@{splits.choose(split, _splits(datasets, name), spec=f'hf:{name}')}"
+
+
+def _labels(values: Iterable[int | None]) -> Tensor | None:
+    """The labels (N,); None for a split that is published without them, whose rows say -1 or nothing."""
+    labels = torch.tensor([-1 if value is None else value for value in values], dtype=torch.int64)
+    return None if len(labels) and int(labels.min()) < 0 else labels
 
 
 def _package() -> ModuleType:

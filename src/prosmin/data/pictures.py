@@ -3,8 +3,9 @@
 import dataclasses
 import hashlib
 import os
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -142,18 +143,27 @@ def check_not_empty(source: Source) -> None:
         raise ProsminError(f"There are no pictures in {source.spec}.")
 
 
+def tell_left_out(spec: str, unreadable: Sequence[str]) -> None:
+    """Name the unreadable pictures that were left out, on stderr."""
+    if unreadable:
+        print(f"left out of {spec}, since unreadable: {len(unreadable)}{_listed(unreadable)}", file=sys.stderr)
+
+
+def _listed(lines: Sequence[str]) -> str:
+    """At most twenty of them, one below the other."""
+    return "".join(f"\n  {line}" for line in lines[:20]) + ("\n  ..." if len(lines) > 20 else "")
+
+
 def check_readable(unreadable: list[str], *, total: int, max_bad: float, spec: str, option: str = "") -> None:
     """An error with the list as soon as more than `max_bad` of all pictures, or every one, are unreadable.
 
     `option` is where the user allows more, if there is such a place.
     """
     if unreadable and (len(unreadable) > max_bad * total or len(unreadable) == total):
-        shown = "".join(f"\n  {line}" for line in unreadable[:20])
-        more = "\n  ..." if len(unreadable) > 20 else ""
         allow = f", or allow more with {option}" if option and len(unreadable) < total else ""
         raise ProsminError(
             f"At least {len(unreadable)} of {total} pictures in {spec} cannot be read; "
-            f"a share of {max_bad:g} is allowed. Mend or remove them{allow}:{shown}{more}"
+            f"a share of {max_bad:g} is allowed. Mend or remove them{allow}:{_listed(unreadable)}"
         )
 
 

@@ -89,6 +89,24 @@ def split_spec(spec: str, split: str) -> str:
     return f"{scheme}{'@' if scheme == 'photos' else ':'}{OTHER_SPLITS[scheme](rest, split)}"
 
 
+def place_of(spec: str) -> str:
+    """The SPEC with its path resolved and the split that is meant where none is named: one text for one place."""
+    scheme, _, rest = spec.partition(":")
+    if scheme not in ("hf", "torchvision"):
+        return f"{scheme}:{_resolved(rest)}" if rest else spec
+    parts = rest.split("@")
+    path = 1 if scheme == "torchvision" else 0  # torchvision:NAME@DIR@SPLIT, hf:NAME@SPLIT
+    if len(parts) == path + 1:
+        parts.append("train")
+    if len(parts) > path:
+        parts[path] = _resolved(parts[path])
+    return f"{scheme}:{'@'.join(parts)}"
+
+
+def _resolved(path: str) -> str:
+    return os.path.realpath(os.path.expanduser(path))
+
+
 def files_mark(spec: str, *, times: bool = False) -> str | None:
     """A hash of the names and sizes of the files behind a SPEC: another one, other pictures.
 

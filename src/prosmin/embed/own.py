@@ -11,6 +11,7 @@ from torch import Tensor
 from prosmin.data import photos
 from prosmin.data.folder import FolderSource
 from prosmin.data.noting import Noting
+from prosmin.data.sources import place_of
 
 
 def own_groups(source: Noting, belonging: Noting, numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -32,6 +33,5 @@ def _names(source: Noting, numbers: list[int] | range) -> list[str]:
     if isinstance(opened, FolderSource):
         root = os.path.realpath(opened.root)
         return [os.path.join(root, opened.names[i]) for i in numbers]
-    scheme, _, rest = source.spec.partition(":")
-    place = f"{scheme}:{os.path.realpath(os.path.expanduser(rest))}"  # however its path is written
+    place = place_of(source.spec)
     return [f"{place} {i}" for i in numbers]

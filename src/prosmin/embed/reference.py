@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -143,9 +144,17 @@ def write_reference(reference: Reference, path: Path) -> None:
 
 def read_reference(path: Path) -> Reference:
     """What `write_reference` wrote."""
-    tensors = load_file(path)
+    tensors = load_tensors(path)
     distance = KnnDistance(bank=tensors["bank"], k=int(tensors["k"]))
     return Reference(distance=distance, **{name: tensors[name] for name in ("numbers", "groups", "scores")})
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Those of a file that was begun before; one that is damaged is named."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ProsminError(f"{path} is damaged: {error}. Remove it; the same command makes it again.") from None
 
 
 def _measure(distance: KnnDistance, features: Tensor, groups: Tensor, own: Tensor | None) -> Measured:

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.numpy import save_file
-from safetensors.torch import load_file
 from torch import Tensor
 
 from prosmin import __version__
 from prosmin.data.feed import Batch
 from prosmin.data.noting import Noting
-from prosmin.data.pictures import check_not_empty
+from prosmin.data.pictures import check_not_empty, check_readable, tell_left_out
 from prosmin.data.sources import Source, files_marks, open_source
 from prosmin.embed import columns
 from prosmin.embed import reference as references
@@ -54,6 +53,10 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
     specs = [each.spec for each in (source, belonging) if each is not None]
     if _is_finished(request.out, settings):
         _refuse_changed(request.out, specs, times=not process.launched)
+        left_out = (told_of(request.out) or {}).get("unreadable", [])
+        check_readable(
+            left_out, total=len(source), max_bad=_max_bad(encoder, request), spec=source.spec, option="--max-bad SHARE"
+        )
         _say(process, f"{request.out} has been written already.")
         return request.out
     folder = request.out.with_name(f"{request.out.name}.parts")
@@ -190,7 +193,7 @@ def _reference(
         )
         if process.rank == 0:
             process.wait_until(parts.are_whole, what=f"parts of {folder}")
-            found = [load_file(parts.path(i)) for i in range(len(parts))]
+            found = [references.load_tensors(parts.path(i)) for i in range(len(parts))]
             features = torch.cat([part["features"] for part in found])
             there = torch.isin(numbers, torch.cat([part["numbers"] for part in found]))
             references.check_size(len(features), belonging.spec)
@@ -298,9 +301,7 @@ def _about(run: str, settings: dict[str, Any], judging: Judging | None, command:
 
 
 def _tell(found: Joined, judging: Judging | None, request: Request) -> None:
-    if lines := found.unreadable:
-        shown = "".join(f"\n  {line}" for line in lines[:20]) + ("\n  ..." if len(lines) > 20 else "")
-        print(f"left out, since unreadable: {len(lines)}{shown}", file=sys.stderr)
+    tell_left_out(request.data, found.unreadable)
     score = ""
     if judging is not None:
         reached = judging.reference.reached(judging.rate)

@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar, cast
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 from torch import Tensor
 
@@ -94,7 +95,7 @@ def shown(items: Iterator[Item], title: str, *, total: int) -> Iterator[Item]:
     """The items, with a bar on a terminal where there is a title."""
     console = Console(stderr=True)
     hidden = not (title and console.is_terminal)
-    yield from track(items, description=title, total=total, console=console, transient=True, disable=hidden)
+    yield from track(items, description=escape(title), total=total, console=console, transient=True, disable=hidden)
 
 
 def half_precision(device: torch.device) -> torch.autocast:

@@ -1,14 +1,13 @@
 """What a protocol works on: an encoder, its baselines and the pictures, embedded once and kept."""
 
 import dataclasses
-import sys
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from prosmin.data.feed import Batch
-from prosmin.data.pictures import Pictures
+from prosmin.data.pictures import Pictures, tell_left_out
 from prosmin.data.streamed import PictureSet, Streamed
 from prosmin.data.views import evaluation_view
 from prosmin.encoder import Encoder, Summary, has_batchnorm, set_statistics
@@ -60,9 +59,8 @@ class Context:
         for name, pictures in self.sets.items():
             if isinstance(pictures, Streamed):
                 readable = self._tensors(name, TRAINED)["numbers"]
-                missing = len(pictures) - len(readable)
-                if missing:
-                    print(f"{missing} pictures of {pictures.spec} cannot be read and were left out", file=sys.stderr)
+                missing = set(range(len(pictures))) - set(readable.tolist())
+                tell_left_out(pictures.spec, [pictures.key(i) for i in sorted(missing)])
                 self.sets[name] = pictures.subset(readable)
 
     def features(self, name: str, subject: str = TRAINED) -> Tensor:

@@ -83,6 +83,11 @@ def fine_tune(
     )
 
 
+def check_held_out(train: PictureSet) -> None:
+    """A sentence for a set that is too small to choose on, before anything is trained."""
+    _held_out(train, _labels(train), seed=0)  # the seed decides which pictures are held out, not whether any are
+
+
 def default_epochs(pictures: int) -> int:
     """Epochs for a set of this size."""
     steps_per_epoch = pictures // batch_size(pictures, most=BATCH)
@@ -154,11 +159,22 @@ def _predict(network: Classifier, pictures: PictureSet, encoder: Encoder) -> Ten
 
 
 def _held_out(train: PictureSet, labels: Tensor, seed: int) -> list[Tensor]:
-    """The pictures each choosing network does not see."""
+    """The pictures each choosing network does not see; an error where one would have none to choose on."""
+    groups = groups_of(train.keys, train.spec)
     if len(labels) >= FEW:
-        return [held_out_mask(labels, train.keys, train.spec, seed=seed)]
-    fold = deal_folds(labels, FOLDS, seed=seed, groups=groups_of(train.keys, train.spec))
-    return [fold == i for i in range(FOLDS)]
+        masks = [held_out_mask(labels, train.keys, train.spec, seed=seed)]
+    elif (len(labels) if groups is None else len(torch.unique(groups))) >= FOLDS:
+        fold = deal_folds(labels, FOLDS, seed=seed, groups=groups)
+        masks = [fold == i for i in range(FOLDS)]
+    else:
+        masks = []
+    if not masks or not all(bool(mask.any()) for mask in masks):
+        raise ProsminError(
+            f"{train.spec} has {len(labels)} labelled pictures of {len(torch.unique(labels))} classes, too few to hold "
+            f"some out for the choice of the learning rate; allowed: {FOLDS} or more, with two pictures of most "
+            "classes. Add pictures, or leave this set out."
+        )
+    return masks
 
 
 def _labels(pictures: PictureSet) -> Tensor:

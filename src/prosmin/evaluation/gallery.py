@@ -33,4 +33,5 @@ def gallery(test: Ranked, strange: list[Ranked]) -> dict[str, np.ndarray]:
         "thumbnail_kind": np.array([kind for kind, _, _ in shown]),
         "thumbnail_label": np.array([label_of(pool, i) for _, pool, i in shown]),
         "thumbnail_key": np.array([pool.keys[i] for _, pool, i in shown]),
+        "thumbnail_set": np.array([pool.spec if kind == "ood" else "test" for kind, pool, _ in shown]),
     }

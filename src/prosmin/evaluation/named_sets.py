@@ -3,12 +3,11 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from prosmin.data.sources import open_source, split_spec
+from prosmin.data.sources import open_source, place_of, split_spec
 from prosmin.errors import ProsminError, UsageError
 
 WITHOUT_LABELS = ("ood", "uncertainty", "pictures")
@@ -76,12 +75,7 @@ def named_sets(data: str, test: str | None, ood: Sequence[str] | None, *, learne
 
 def same_pictures(first: str, second: str) -> bool:
     """Whether two SPECs name one place, however its path is written."""
-    (scheme, _, path), (other, _, place) = first.partition(":"), second.partition(":")
-    return first == second or (scheme == other and bool(path and place) and _resolved(path) == _resolved(place))
-
-
-def _resolved(path: str) -> Path:
-    return Path(path).expanduser().resolve()
+    return first == second or place_of(first) == place_of(second)
 
 
 def tenth_of(spec: str) -> str:

@@ -29,7 +29,7 @@ def results_folder(run: Path | str, out: Path | str | None = None) -> Path:
         raise UsageError(f"{folder} is the folder of an encoder. Choose another for {run}: --out DIR.")
     kept = _card(folder)
     if has_no_folder(run):
-        is_own = "run" not in kept
+        is_own = "run" not in kept and _same_encoder(str(kept.get("encoder")), str(run))
     else:  # the same run, or one that was moved and has the same weights
         is_own = kept.get("run") == str(Path(run).resolve()) or kept.get("hash", "") == _card(Path(run)).get("hash")
     if kept and not is_own:
@@ -38,6 +38,14 @@ def results_folder(run: Path | str, out: Path | str | None = None) -> Path:
             f"Choose another for {run}: --out DIR."
         )
     return folder
+
+
+def _same_encoder(first: str, second: str) -> bool:
+    """Whether two names mean one encoder, however the path of its file is written."""
+    if not (is_foreign(first) and is_foreign(second)):
+        return first == second
+    (model, file), (other, path) = parse_name(first), parse_name(second)
+    return model == other and (file and file.resolve()) == (path and path.resolve())
 
 
 def measured_run(folder: Path) -> Path | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from prosmin.data.pictures import Pictures
+from prosmin.data.pictures import Pictures, tell_left_out
 from prosmin.data.sources import files_marks, tree_mark
 from prosmin.data.streamed import PictureSet, memory_limit, open_pictures
 from prosmin.encoder import Encoder, encoder_folder, load
@@ -78,7 +78,7 @@ def evaluate(
     Results go to `out`, else to the run's own folder; the folder that was `out` once stands for its run.
     """
     protocols, ood = ([x] if isinstance(x, str) else x for x in (protocols, ood))
-    run, folder = _places(run, out)
+    run, folder = places(run, out)
     reads_own = data is None and (protocols is None or list(protocols) != ["transfer"])
     encoder = _opened(run, reads_own=reads_own)
     asked = options or Options()
@@ -152,7 +152,7 @@ def _opened(run: Path | str, *, reads_own: bool) -> Encoder:
     return encoder
 
 
-def _places(run: Path | str, out: Path | str | None) -> tuple[Path | str, Path]:
+def places(run: Path | str, out: Path | str | None) -> tuple[Path | str, Path]:
     """The encoder, as a Path where it has a folder, and where its results go."""
     if not isinstance(run, str | Path):
         raise UsageError(
@@ -182,9 +182,9 @@ def _check_place(folder: Path) -> None:
 
 
 def _quick(options: Options) -> Options:
-    """The options with those of a quick run in the place of defaults."""
+    """The options with those of a quick run in the place of defaults; who names all severities has them all."""
     return dataclasses.replace(
-        options, **{k: v for k, v in QUICK.items() if getattr(options, k) == getattr(Options(), k)}
+        options, **{k: v for k, v in QUICK.items() if getattr(options, k) is getattr(Options(), k)}
     )
 
 
@@ -221,6 +221,12 @@ def _obstacle(name: str, context: Context) -> str | None:
     if name in ("ood", "pictures"):
         return None
     _ = context.classes
+    if name in ("linear", "linear-paper", "corruption", "uncertainty") and not bool(context.held_out.any()):
+        train = context.sets["train"]
+        return (
+            f"{train.spec} has {len(train)} pictures of {context.classes} classes, of which no tenth can be held "
+            "out to choose on; give two pictures or more of a class"
+        )
     try:
         if name in ("lowshot", "semi"):
             labelled_shares(context)
@@ -263,7 +269,9 @@ def _load(named: NamedSets, *, max_bad: float, own: bool) -> dict[str, PictureSe
             raise UsageError(f"{error} {where}" if own and name == "train" else str(error)) from None
         if len(pictures) < 2:
             raise ProsminError(f"{spec} holds one picture; a protocol needs 2 or more.")
-        room -= pictures.images.nbytes if isinstance(pictures, Pictures) else 0
+        if isinstance(pictures, Pictures):
+            room -= pictures.images.nbytes
+            tell_left_out(pictures.spec, pictures.bad)
     return sets
 
 
@@ -274,9 +282,9 @@ def _finished(folder: Path, name: str, encoder: Encoder, named: NamedSets, optio
     had, asked = read_by(Options(), name) | (row.get("options") or {}), read_by(options, name)
     if asked.get("baselines") == "none":
         had["baselines"] = "none"  # a result with baselines has all that is asked for
-    told = row | {"options": had}
-    wanted = {"checkpoint": _checkpoint(encoder), "data": named.data, "options": asked}
-    return row if row and all(told.get(key) == value for key, value in wanted.items()) else None
+    read = _by_name(name, row.get("data") or {}, had.get("transfer") or ())
+    is_same = read == _by_name(name, named.data, options.transfer) and row.get("checkpoint") == _checkpoint(encoder)
+    return row if row and is_same and had == asked else None
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from prosmin.evaluation.context import PIXELS, TRAINED, UNTRAINED, UNTRAINED_SET
 from prosmin.evaluation.named_sets import UNLABELLED
@@ -75,7 +76,7 @@ def _print_transfer(result: dict[str, Any]) -> None:
     for spec, row in sets.items():
         settings = result["settings"][spec]
         last = (f"{settings['lr']:g}", str(settings["epochs"]))
-        table.add_row(spec, str(settings["labels"]), *_transfer_cells(row["fine-tuned"]), *last)
+        table.add_row(Text(spec), str(settings["labels"]), *_transfer_cells(row["fine-tuned"]), *last)
     if len(sets) > 1:
         table.add_row("mean", "", *_transfer_cells(result["metrics"]))
     _print(table)

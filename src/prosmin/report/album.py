@@ -56,15 +56,19 @@ class Album:
         order = np.argsort(-counts, kind="stable")
         return [str(names[i]) for i in order if names[i]]
 
-    def find(self, key: str, *, strange: bool) -> int | None:
-        """The place of a picture with a thumbnail, by name and kind."""
-        return self._places.get((strange, key))
+    def find(self, key: str, *, strange: bool, of: str = "") -> int | None:
+        """The place of a picture with a thumbnail, by name, kind and the set it is of.
+
+        Results of earlier versions do not say the set: then None where pictures of several sets have that name.
+        """
+        places = [i for i in self._places.get(key, []) if self.familiar[i] != strange and of in ("", self.set[i])]
+        return places[0] if len({self.set[i] for i in places}) == 1 else None
 
     @cached_property
-    def _places(self) -> dict[tuple[bool, str], int]:
-        found: dict[tuple[bool, str], int] = {}
+    def _places(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
         for i in range(self.shown):
-            found.setdefault((not self.familiar[i], self.key[i]), i)
+            found.setdefault(self.key[i], []).append(i)
         return found
 
 

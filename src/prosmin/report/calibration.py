@@ -11,6 +11,7 @@ from prosmin.report.charts import reliability_chart
 from prosmin.report.commands import evaluate_command, unlabelled
 from prosmin.report.drawing import Words
 from prosmin.report.glossary import interval_of, number, percent, protocol
+from prosmin.report.measured_on import too_narrow
 from prosmin.report.runs import Run
 from prosmin.report.transfer import transfer_metrics
 
@@ -53,7 +54,7 @@ def calibration_section(runs: Sequence[Run]) -> Section:
     lead = (
         "Pictures are put into bins by the confidence of the answer. In each bin the bar is the share of "
         "right answers, the mark the mean confidence; a calibrated classifier has both on the diagonal. "
-        "Shaded gaps, weighted by the histogram below, make the ECE."
+        "Shaded gaps, weighted by the histogram below, make the ECE." + too_narrow(runs)
     )
     return Section(id="calibration", title="Calibration", lead=lead, blocks=blocks)
 

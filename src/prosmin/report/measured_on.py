@@ -1,6 +1,6 @@
-"""On which pictures a number was measured, said where runs or protocols differ in it."""
+"""On which pictures and by which encoder a number was measured, said where runs or protocols differ in it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from prosmin.report.glossary import protocol
 from prosmin.report.runs import Run
@@ -29,16 +29,47 @@ def heading(runs: Sequence[Run], name: str) -> str:
     return f"{protocol(name)} on {'; '.join(said)}"
 
 
-def mixed(run: Run) -> str:
-    """A warning where the protocols of one run were measured on different pictures; else empty."""
+def mixed(run: Run) -> list[str]:
+    """A warning each where the protocols of one run were measured on different pictures or by different encoders."""
+    apart = "so that their numbers do not belong together"
+    said = []
+    if pictures := _listed(run, measured_on, "on"):
+        said.append(
+            f"its protocols were measured on different pictures, {apart}: {pictures}. "
+            "prosmin evaluate --out DIR keeps the results of each set apart."
+        )
+    if encoders := _listed(run, measured_by, "by"):
+        said.append(
+            f"its protocols were measured by different encoders, {apart}: {encoders}. "
+            "Give the commands of the older ones again: what is not of the present encoder is measured anew."
+        )
+    return said
+
+
+def measured_by(run: Run, name: str) -> str:
+    """The encoder of a result: the hash of its weights, and its step; empty where it does not say."""
+    checkpoint = run.part(name, "checkpoint")
+    if not isinstance(checkpoint.get("hash"), str):
+        return ""
+    return f"the encoder {checkpoint['hash']}" + (f" of step {checkpoint['step']}" if "step" in checkpoint else "")
+
+
+def _listed(run: Run, of: Callable[[Run, str], str], word: str) -> str:
+    """The protocols by what they were measured on, or by; empty where that is the same for all that say."""
     found: dict[str, list[str]] = {}
     for name in run.results:
-        if on := measured_on(run, name):
-            found.setdefault(on, []).append(name)
-    if len(found) < 2:
+        if what := of(run, name):
+            found.setdefault(what, []).append(name)
+    return "; ".join(f"{', '.join(names)} {word} {what}" for what, names in found.items()) if len(found) > 1 else ""
+
+
+def too_narrow(runs: Sequence[Run]) -> str:
+    """A sentence to follow one about intervals, where some are of the embedded photographs; else empty."""
+    tested = [run.part(name, "data").get("test") for run in runs for name in run.results if name != "transfer"]
+    tested += [spec for run in runs for spec in run.part("transfer", "sets")]
+    if not any(str(spec).partition("@")[0] == "photos" for spec in tested):
         return ""
-    listed = "; ".join(f"{', '.join(names)} on {on}" for on, names in found.items())
     return (
-        f"its protocols were measured on different pictures, so that their numbers do not belong together: {listed}. "
-        "prosmin evaluate --out DIR keeps the results of each set apart."
+        " The patches of the embedded photographs overlap, but are counted as independent test pictures: "
+        "their intervals are too narrow, often by a factor of 2 or more."
     )

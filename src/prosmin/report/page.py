@@ -75,7 +75,7 @@ def render(runs: Sequence[Run]) -> str:
         grouped=grouped,
         title=" · ".join(run.name for run in runs),
         lead=f"{sentence(runs[0]) if len(runs) == 1 else f'{len(runs)} runs side by side.'} {lead(runs)}",
-        notes=[f"{run.name}: {note}" for run in runs for note in (*run.notes, *_of_the_test(run), mixed(run)) if note],
+        notes=[f"{run.name}: {note}" for run in runs for note in (*run.notes, *_of_the_test(run), *mixed(run))],
         sections=[section for build in SECTIONS if (section := build(runs)).blocks],
         command=" ".join(["prosmin report", *(run.quoted for run in runs)]),
         style=Markup(style),

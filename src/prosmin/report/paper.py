@@ -11,6 +11,7 @@ from prosmin.report.columns import Column
 from prosmin.report.commands import evaluate_command, unlabelled
 from prosmin.report.glossary import best, metric, protocol
 from prosmin.report.intervals import size_of_test
+from prosmin.report.measured_on import too_narrow
 from prosmin.report.runs import Run
 from prosmin.report.tables import uncertainty
 from prosmin.report.trade_off import trade_off_figure
@@ -42,6 +43,7 @@ def paper_section(runs: Sequence[Run]) -> Section:
     lead = (
         "The same columns as the paper's tables, for these runs on their own pictures: its numbers are of ImageNet. "
         "A dash was not measured. Brackets are 95 % intervals, ± the standard deviation over draws of the labels."
+        + too_narrow(runs)
     )
     return Section(id="paper", title="As in the paper", lead=lead, blocks=blocks)
 

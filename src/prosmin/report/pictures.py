@@ -53,8 +53,8 @@ def gallery(run: Run, i: int, kind: str, album: Album | None, *, named: bool) ->
     title, reading = KINDS[kind]
     values = apart([float(arrays["thumbnail_uncertainty"][j]) for j in chosen])
     shown = [
-        replace(one, place="" if album is None else _place(album, one, kind, i))
-        for one in (picture(arrays, j, value) for j, value in zip(chosen, values, strict=True))
+        replace(picture(arrays, j, value), place="" if album is None else _place(album, arrays, j, kind, i))
+        for j, value in zip(chosen, values, strict=True)
     ]
     rows: list[Row] = [[Cell(p.key, head=True), p.label, p.value] for p in shown]
     return Gallery(
@@ -71,9 +71,11 @@ def gallery(run: Run, i: int, kind: str, album: Album | None, *, named: bool) ->
     )
 
 
-def _place(album: Album, one: Picture, kind: str, i: int) -> str:
-    """Where the album of run i holds this picture, so that its neighbours can be shown; empty where it does not."""
-    at = album.find(one.key, strange=kind == "ood")
+def _place(album: Album, arrays: Arrays, j: int, kind: str, i: int) -> str:
+    """Where the album of run i holds thumbnail j, so that its neighbours can be shown; empty where it does not."""
+    sets = arrays.get("thumbnail_set")  # results of earlier versions have none
+    of = str(sets[j]) if sets is not None and sets.shape == arrays["thumbnail_key"].shape else ""
+    at = album.find(str(arrays["thumbnail_key"][j]), strange=kind == "ood", of=of)
     return "" if at is None else f"{i}:{at}"
 
 

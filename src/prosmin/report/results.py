@@ -6,7 +6,7 @@ from prosmin.report.blocks import Block, Cell, Fold, Missing, Row, Section, Tabl
 from prosmin.report.columns import columns
 from prosmin.report.commands import evaluate_command, labels_missing, needs_labels, unlabelled
 from prosmin.report.glossary import MAIN, PROTOCOLS, interval_of, parse, protocol, spread_of
-from prosmin.report.measured_on import heading, mixed
+from prosmin.report.measured_on import heading, mixed, too_narrow
 from prosmin.report.runs import Run
 from prosmin.report.tables import metrics_table
 from prosmin.report.transfer import transfer_table
@@ -26,10 +26,10 @@ def results_section(runs: Sequence[Run]) -> Section:
     blocks += missing(runs)
     lead = (
         "The best of each row is bold; arrows say which direction is better. Brackets hold 95 % intervals over the "
-        "test pictures: binomial for accuracies, bootstrap for calibration errors. ± is the standard deviation over "
-        "random draws of the labels."
+        f"test pictures: binomial for accuracies, bootstrap for calibration errors.{too_narrow(runs)} "
+        "± is the standard deviation over random draws of the labels."
     )
-    warnings = [f"{run.name}: {said}" for run in runs if (said := mixed(run))]
+    warnings = [f"{run.name}: {said}" for run in runs for said in mixed(run)]
     return Section(id="results", title="Results", lead=lead, warnings=warnings, blocks=blocks)
 
 

@@ -15,6 +15,13 @@ from prosmin.report.ood import default_score, has, raw, sets
 from prosmin.report.runs import Run
 from prosmin.report.scatter import Point, scatter_chart
 
+ALIKE = ("corruption_parameters", "baselines", "near")
+"""Options that may differ where the numbers of the figure were measured alike.
+
+How strong severities are is resolved in the settings, by what the encoder sees: "auto" may mean the same. Baselines
+and the means over near and far sets stand beside the AUROC, which is over all sets.
+"""
+
 
 def trade_off_figure(runs: Sequence[Run]) -> Figure | None:
     """AUROC against the error under corruption, a point a run; None for fewer than two."""
@@ -81,10 +88,9 @@ def _auroc_interval(run: Run) -> tuple[float, float] | None:
 def _unlike(runs: Sequence[Run]) -> str:
     """A warning where the runs were not measured alike."""
     for name in ("ood", "corruption"):
-        # How strong severities are is resolved in the settings, by what the encoder sees: "auto" may mean the same.
         how = [
             (
-                {k: v for k, v in run.part(name, "options").items() if k != "corruption_parameters"},
+                {k: v for k, v in run.part(name, "options").items() if k not in ALIKE},
                 run.part(name, "data"),
                 parameters_of(run.part(name, "settings")),
             )

@@ -18,7 +18,7 @@ def run(context: Context) -> Result:
         metrics=scored[trained],
         baselines={subject: scored[subject] for subject in baselines},
         settings={
-            "k": K,
+            "k": min(K, len(context.sets["train"])),
             "wide_k": min(WIDE_K, len(context.sets["train"])),
             "temperature": TEMPERATURE,
             "similarity": "cosine",

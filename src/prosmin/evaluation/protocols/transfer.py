@@ -15,7 +15,7 @@ from prosmin.evaluation.answers import diagrams, judge
 from prosmin.evaluation.batches import PREDICTED
 from prosmin.evaluation.classes import check_classes
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.finetune import fine_tune
+from prosmin.evaluation.finetune import check_held_out, fine_tune
 from prosmin.evaluation.result import Result
 
 
@@ -51,7 +51,9 @@ def run(context: Context) -> Result:
 def check_transfer_sets(specs: Sequence[str]) -> None:
     """A sentence for a set that cannot be fine-tuned on, before anything is measured."""
     for spec in specs:
-        _check_labels(*(open_source(split) for split in splits_of(spec)))
+        *parts, test = (open_source(split) for split in splits_of(spec))
+        _check_labels(*parts, test)
+        check_held_out(streamed(parts))
 
 
 def splits_of(spec: str) -> list[str]:
