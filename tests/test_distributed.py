@@ -36,6 +36,8 @@ RUNS["identification"] = tiny_method("prosmin", **SMALL, loss__identification="0
 RUNS["median bandwidth"] = tiny_method("prosmin", **SMALL, loss__rule="kernel", loss__estimator="ustat")
 # The first process alone saves by its clock, here after every step, and so settles its lines sooner than the second.
 RUNS["late lines"] = tiny_method("prosmin", **SMALL, training__checkpoint_minutes="1e-5")
+# timm's BatchNorm with its activation, in most of its networks that are no plain ResNets.
+RUNS["activated BatchNorm"] = tiny_method("dino", **SMALL, backbone__name="test_efficientnet")
 RUNS["late process"] = tiny_method("prosmin", **SMALL)
 
 
@@ -218,8 +220,9 @@ def workers(agent, seconds=60):
     [
         ({}, (3, 1)),
         ({"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, (4, 2)),
-        ({"SLURM_NTASKS": "16", "SLURM_NNODES": "2", "SLURM_JOB_NAME": "train"}, (8, 2)),
-        ({"SLURM_NTASKS": "16", "SLURM_NNODES": "2", "SLURM_JOB_NAME": "interactive"}, (3, 1)),
+        ({"SLURM_STEP_NUM_TASKS": "16", "SLURM_NTASKS": "16", "SLURM_NNODES": "2", "SLURM_JOB_NAME": "train"}, (8, 2)),
+        ({"SLURM_STEP_NUM_TASKS": "16", "SLURM_NTASKS": "16", "SLURM_JOB_NAME": "interactive"}, (3, 1)),
+        ({"SLURM_NTASKS": "16", "SLURM_NNODES": "2", "SLURM_JOB_NAME": "train"}, (3, 1)),  # a batch script without srun
         ({"SLURM_NTASKS": "1"}, (3, 1)),
     ],
 )

@@ -332,6 +332,7 @@ def test_nvjpeg_is_tried_where_there_is_a_gpu(monkeypatch):
 # Processes
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "LOCAL_RANK": "0"}
+SRUN = {"SLURM_STEP_NUM_TASKS": "4"}
 
 
 @pytest.mark.parametrize(
@@ -342,14 +343,15 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "LOCAL_RANK": "0"}
         (TORCHRUN | {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, "ok", "8 (4 on each of 2 nodes), started by", ""),
         ({"WORLD_SIZE": "4", "RANK": "0"}, "note", "1, but WORLD_SIZE", "Unset them"),
         ({"LOCAL_RANK": "0"}, "note", "1, but WORLD_SIZE", "Unset them"),
-        ({"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4", "SLURM_NNODES": "1"}, "ok", "4, started by SLURM", ""),
+        (SRUN | {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4"}, "ok", "4, started by SLURM", ""),
+        ({"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4"}, "note", "1, though SLURM has 4 tasks", "srun"),
         (
-            {"SLURM_NTASKS": "8", "SLURM_NTASKS_PER_NODE": "4", "SLURM_NNODES": "2"},
+            SRUN | {"SLURM_NTASKS": "8", "SLURM_NTASKS_PER_NODE": "4", "SLURM_NNODES": "2"},
             "ok",
             "8 (4 on each of 2 nodes)",
             "",
         ),
-        ({"SLURM_NTASKS": "4", "SLURM_NNODES": "1"}, "note", "4, by SLURM's --ntasks", "--ntasks-per-node=4"),
+        (SRUN | {"SLURM_NTASKS": "4", "SLURM_NNODES": "1"}, "note", "4, by SLURM's --ntasks", "--ntasks-per-node=4"),
         ({"SLURM_NTASKS": "4", "SLURM_JOB_NAME": "bash"}, "ok", "1;", ""),
         ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "1"}, "ok", "1;", ""),
     ],

@@ -5,11 +5,12 @@ import os
 import sys
 import threading
 import types
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 import torch
 from lightning_fabric.utilities.exceptions import MisconfigurationException
+from PIL import Image
 from safetensors.torch import load_file
 from timm.models import vision_transformer
 
@@ -92,8 +93,6 @@ def test_the_best_survives_stopping_and_continuing(tmp_path, tiny, scores):
 
 
 def test_without_labels_or_without_knn_there_is_no_best(tmp_path, tiny):
-    from PIL import Image
-
     for i in range(40):
         Image.new("RGB", (32, 32), (i, 2 * i, 255 - i)).save(tmp_path / f"{i}.png")
     with pytest.raises(UsageError, match=r"knn_every is 2, but folder:.* has no labels"):
@@ -101,6 +100,23 @@ def test_without_labels_or_without_knn_there_is_no_best(tmp_path, tiny):
     assert not (tmp_path / "run").exists()
     with pytest.raises(UsageError, match=r"give training\.knn_every too"):
         tiny(training__encoder="best")
+
+
+def test_pictures_of_which_none_can_be_held_out_are_refused_before_the_first_step(tmp_path, tiny):
+    for i in range(40):
+        (tmp_path / f"set/{i:02d}").mkdir(parents=True)
+        Image.new("RGB", (32, 32), (i, 2 * i, 255 - i)).save(tmp_path / f"set/{i:02d}/x.png")
+    with pytest.raises(UsageError, match=r"of the 40 labelled pictures of folder:.* no tenth can be held out"):
+        pretrain(tiny(**KNN, data__spec=f"folder:{tmp_path}/set"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_knn_in_double_precision_and_in_a_thread(tmp_path, tiny):
+    """Signals can be caught in the main thread alone; a run elsewhere does without."""
+    config = tiny(**KNN, compute__precision="64-true", compute__accelerator="cpu", training__max_steps="2")
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(pretrain, config, tmp_path / "run").result()
+    assert "knn_top1" in (run / "metrics.jsonl").read_text()
 
 
 def test_minutes_save_between_the_steps_that_do(tmp_path, tiny, monkeypatch):

@@ -1,20 +1,25 @@
 import pytest
 import torch
+import torch.distributed as dist
+from timm.layers.norm_act import BatchNormAct2d
 from torch import nn
 
+from prosmin import config as configs
 from prosmin.config import BackboneConfig, ProsminHeads
 from prosmin.errors import UsageError
-from prosmin.models.backbones import build_backbone
+from prosmin.models.backbones import build_backbone, is_vit
+from prosmin.models.batchnorm import GlobalBatchNorm, GlobalBatchNormAct, synchronise_batchnorm
 from prosmin.models.centre import Centre
 from prosmin.models.predictor import GaussianPredictor
 from prosmin.models.projector import Projector, UnitLinear
 from prosmin.models.resnet import RESNETS
 from prosmin.models.target import make_target, update_target
+from prosmin.training.pretrain import build
 
 
-@pytest.mark.parametrize("name", [*RESNETS, "resnet18", "vit_tiny_patch16_224"])
+@pytest.mark.parametrize("name", [*RESNETS, "resnet18", "vit_tiny_patch16_224", "deit_tiny_patch16_224"])
 def test_backbones_give_features_at_both_view_sizes(name):
-    options = {"patch_size": 8, "width": 48, "depth": 2, "heads": 3} if name.startswith("vit") else {}
+    options = {"patch_size": 8, "width": 48, "depth": 2, "heads": 3} if is_vit(name) else {}
     backbone = build_backbone(BackboneConfig(name=name, **options), image_size=32).eval()
     for side in (32, 16):
         assert backbone(torch.randn(2, 3, side, side)).shape == (2, backbone.num_features)
@@ -27,6 +32,59 @@ def test_unknown_backbone_and_options_that_do_nothing_are_refused():
         build_backbone(BackboneConfig(name="resnet8_cifar", patch_size=4), image_size=32)
     with pytest.raises(UsageError, match="drop_path"):
         build_backbone(BackboneConfig(name="resnet8_cifar", drop_path=0.1), image_size=32)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"backbone.name": "vit_tiny_patch16_224", "backbone.patch_size": "4", "views.local_size": "15"},
+         r"cannot take views of 15 pixels \(views\.local_size\): Input height \(15\) should be divisible"),
+        ({"backbone.name": "mobilenetv3_small_050"}, r"gives \(1, 1024\) for a picture where one vector of 288"),
+        ({"backbone.name": "swin_tiny_patch4_window7_224"}, r"cannot take views of 32 pixels \(views\.global_size\)"),
+    ],
+)  # fmt: skip
+def test_a_network_that_cannot_take_the_views_is_refused_before_the_first_step(fields, message):
+    config = configs.resolve(recipe="demo", overrides=fields)
+    with pytest.raises(UsageError, match=message):
+        build(config)
+
+
+def test_what_timm_cannot_build_is_said():
+    with pytest.raises(UsageError, match=r"vgg11.*cannot build so: .*drop_path_rate"):
+        build_backbone(BackboneConfig(name="vgg11", drop_path=0.1), image_size=32)
+
+
+@pytest.fixture
+def alone_in_a_group():
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone_in_a_group")
+@pytest.mark.parametrize("kind", [nn.BatchNorm2d, BatchNormAct2d])
+def test_a_shared_batchnorm_computes_what_a_plain_one_does(kind):
+    """Also where the spread is small beside the mean, which a mean square less a squared mean would lose."""
+    torch.manual_seed(0)
+    plain, shared = nn.Sequential(kind(3)), nn.Sequential(kind(3))
+    synchronise_batchnorm(shared)
+    assert type(shared[0]) in (GlobalBatchNorm, GlobalBatchNormAct)
+    for mean, spread in ((0.0, 1.0), (300.0, 0.05)):
+        x = (mean + spread * torch.randn(16, 3, 4, 4)).requires_grad_()
+        y = x.detach().clone().requires_grad_()
+        one, two = plain(x), shared(y)
+        torch.testing.assert_close(two, one, rtol=2e-3, atol=2e-3)  # 300 has 3e-5 in float32, of a spread of 0.05
+        weight = torch.randn_like(one)
+        for value in (one, two):
+            (value * weight).sum().backward()
+        torch.testing.assert_close(y.grad, x.grad, rtol=2e-2, atol=2e-2 / spread)
+    torch.testing.assert_close(dict(shared.named_buffers()), dict(plain.named_buffers()), rtol=1e-3, atol=1e-3)
+
+
+def test_a_batchnorm_that_cannot_be_shared_is_refused():
+    with pytest.raises(UsageError, match=r"normalises by BatchNorm3d, whose statistics cannot be shared"):
+        synchronise_batchnorm(nn.Sequential(nn.BatchNorm3d(2)))
 
 
 def test_projector_outputs_are_cosines():

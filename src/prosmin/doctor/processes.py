@@ -7,6 +7,7 @@ from prosmin.doctor.finding import Finding
 TOLD = (
     "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
     "SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES", "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
 )  # fmt: skip
 
 
@@ -34,6 +35,10 @@ def _count(local: int, nodes: int, environment: Mapping[str, str]) -> Finding:
             do = f"Submit with --nodes={nodes} --ntasks-per-node={local}: lightning-fabric refuses --ntasks alone"
             return Finding("note", "processes", f"{count}, by SLURM's --ntasks", do)
         return Finding("ok", "processes", f"{count}, started by SLURM")
+    tasks = environment.get("SLURM_NTASKS", "1")
+    if tasks != "1" and environment.get("SLURM_JOB_NAME") not in ("bash", "interactive"):
+        says = f"1, though SLURM has {tasks} tasks for this job: srun did not start this process"
+        return Finding("note", "processes", says, "Start it with srun to use them all")
     if environment.get("WORLD_SIZE", "1") != "1" or "LOCAL_RANK" in environment:
         says = "1, but WORLD_SIZE or LOCAL_RANK is set and torchrun did not start this process"
         return Finding("note", "processes", says, "Unset them, or start with torchrun")

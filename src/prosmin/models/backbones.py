@@ -3,11 +3,13 @@
 from typing import Any
 
 import timm
+import torch
+from timm.models import is_model_in_modules
 from timm.models.resnet import ResNet
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from prosmin.config import BackboneConfig
+from prosmin.config import BackboneConfig, Config
 from prosmin.errors import UsageError
 from prosmin.models.resnet import RESNETS, SmallResNet
 from prosmin.models.vit import quicken
@@ -26,17 +28,51 @@ def build_backbone(config: BackboneConfig, *, image_size: int) -> nn.Module:
             f"backbone.name is {config.name!r}; allowed: {known}, "
             "or a name from timm.list_models('vit_*') or timm.list_models('resnet*')."
         )
-    if config.name.startswith("vit_"):
-        options = vit_options(config, image_size)
-        network = timm.create_model(config.name, num_classes=0, drop_path_rate=config.drop_path, **options)
-        return quicken(network) if isinstance(network, VisionTransformer) else network
-    _refuse_vit_options(config)
-    return timm.create_model(config.name, num_classes=0, drop_path_rate=config.drop_path)
+    if not is_vit(config.name):
+        _refuse_vit_options(config)
+    options = vit_options(config, image_size)
+    if config.drop_path:  # some networks do not know the word
+        options["drop_path_rate"] = config.drop_path
+    try:
+        network = timm.create_model(config.name, num_classes=0, **options)
+    except TypeError as error:
+        raise UsageError(f"backbone.name is {config.name!r}, which timm cannot build so: {error}.") from None
+    return quicken(network) if isinstance(network, VisionTransformer) else network
+
+
+def is_vit(name: str) -> bool:
+    """Whether timm's name is one of its plain ViTs, as those of DINO and DeiT are."""
+    return is_model_in_modules(name, {"vision_transformer", "deit"})
+
+
+def check_views(backbone: nn.Module, config: Config) -> None:
+    """An error where the network cannot take the views, or gives something else than one vector a picture."""
+    views = config.views
+    modes = [(module, module.training) for module in backbone.modules()]
+    weights = next(backbone.parameters())
+    backbone.eval()
+    for field in ("global_size", "local_size") if views.local else ("global_size",):
+        side = getattr(views, field)
+        try:
+            with torch.no_grad():
+                found = backbone(weights.new_zeros(1, 3, side, side))
+        except (AssertionError, RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise UsageError(
+                f"{config.backbone.name} cannot take views of {side} pixels (views.{field}): {error}. "
+                "Give another size, or another backbone.name."
+            ) from None
+        if found.shape != (1, backbone.num_features):
+            raise UsageError(
+                f"backbone.name is {config.backbone.name!r}, which gives {tuple(found.shape)} for a picture "
+                f"where one vector of {backbone.num_features} is wanted. Choose another."
+            )
+    for module, mode in modes:
+        module.training = mode
 
 
 def vit_options(config: BackboneConfig, image_size: int) -> dict[str, Any]:
     """What timm builds a ViT's weights and their meaning by; of other networks nothing."""
-    if not config.name.startswith("vit_"):
+    if not is_vit(config.name):
         return {}
     options = {
         "patch_size": config.patch_size,
@@ -61,7 +97,8 @@ def _refuse_vit_options(config: BackboneConfig) -> None:
     for name in ("patch_size", "width", "depth", "heads"):
         if getattr(config, name) is not None:
             raise UsageError(
-                f"backbone.{name} is for a ViT; backbone.name is {config.name!r}. Choose a vit_* name or leave it out."
+                f"backbone.{name} is for a ViT; backbone.name is {config.name!r}. "
+                "Choose a vit_* or deit_* name or leave it out."
             )
 
 

@@ -1,29 +1,32 @@
 """BatchNorm over the global batch: every process contributes to the statistics, on any backend.
 
-torch's SyncBatchNorm refuses the CPU. Here the mean and the mean square are averaged over the processes, once a layer
-forward and once backward, so that 2 processes of 32 pictures train the model that 1 process of 64 trains.
+torch's SyncBatchNorm refuses the CPU. Here the processes exchange their means and variances, once a layer forward and
+once backward, so that 2 processes of 32 pictures train the model that 1 process of 64 trains.
 """
 
 import torch
 import torch.distributed as dist
+from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from prosmin.errors import UsageError
 
-class _AverageOverProcesses(torch.autograd.Function):
-    """The mean of a tensor over the processes, with its gradient."""
+
+class _FromProcesses(torch.autograd.Function):
+    """The tensors of all processes, one below the other, with their gradient: (...) -> (processes, ...)."""
 
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:
-        y = x.clone()
-        dist.all_reduce(y)
-        return y / dist.get_world_size()
+        found = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(found, x.contiguous())
+        return torch.stack(found)
 
     @staticmethod
     def backward(ctx: object, *gradients: Tensor) -> Tensor:
         total = gradients[0].clone()
         dist.all_reduce(total)
-        return total / dist.get_world_size()
+        return total[dist.get_rank()]
 
 
 class GlobalBatchNorm(_BatchNorm):
@@ -38,9 +41,11 @@ class GlobalBatchNorm(_BatchNorm):
             return super().forward(input)
         wide = input if input.dtype == torch.float64 else input.float()
         over = [0, *range(2, input.ndim)]
-        local = torch.stack([wide.mean(over), wide.square().mean(over)])  # (2, C)
-        mean, square = _AverageOverProcesses.apply(local)
-        variance = (square - mean.square()).clamp_min(0.0)
+        variances, means = torch.var_mean(wide, over, correction=0)
+        means, variances = _FromProcesses.apply(torch.stack([means, variances])).unbind(1)  # (processes, C) each
+        mean = means.mean(0)
+        # Within the processes and between them: a mean square less the squared mean would lose a small spread.
+        variance = variances.mean(0) + (means - mean).square().mean(0)
         self._follow(mean.detach(), variance.detach(), count=wide.numel() // wide.shape[1] * dist.get_world_size())
         shape = (1, -1, *([1] * (input.ndim - 2)))
         normal = (wide - mean.view(shape)) * torch.rsqrt(variance + self.eps).view(shape)
@@ -60,13 +65,38 @@ class GlobalBatchNorm(_BatchNorm):
             self.num_batches_tracked.add_(1)
 
 
+class GlobalBatchNormAct(GlobalBatchNorm):
+    """timm's BatchNorm with what follows it: `drop` and `act`."""
+
+    drop: nn.Module
+    act: nn.Module
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise, then drop and activate."""
+        return self.act(self.drop(super().forward(input)))
+
+
+TWINS: dict[type, type[GlobalBatchNorm]] = {
+    nn.BatchNorm1d: GlobalBatchNorm,
+    nn.BatchNorm2d: GlobalBatchNorm,
+    BatchNormAct2d: GlobalBatchNormAct,
+}
+"""By type, not by its subclasses, which may do more."""
+
+
 def synchronise_batchnorm(module: nn.Module) -> None:
-    """Replace every BatchNorm1d and BatchNorm2d below `module`, keeping parameters, buffers and names."""
+    """Replace every BatchNorm below `module`, keeping parameters, buffers and names; unknown kinds are refused."""
     for name, child in list(module.named_children()):
-        if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d):  # not a subclass that does more
+        if type(child) in TWINS:
             assert isinstance(child, _BatchNorm)
-            twin = GlobalBatchNorm(child.num_features, eps=child.eps, momentum=child.momentum, affine=child.affine)
+            kind = TWINS[type(child)]
+            twin = kind(child.num_features, eps=child.eps, momentum=child.momentum, affine=child.affine)
             twin.__dict__.update(child.__dict__)  # the very same parameters and buffers
             setattr(module, name, twin)
+        elif isinstance(child, _BatchNorm) and not isinstance(child, GlobalBatchNorm):
+            raise UsageError(
+                f"This backbone normalises by {type(child).__name__}, whose statistics cannot be shared by several "
+                "processes. Train it in one process, or choose another backbone."
+            )
         else:
             synchronise_batchnorm(child)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import LightningEnvironment
 from lightning_fabric.strategies import DDPStrategy
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch.nn.parallel import DistributedDataParallel
@@ -38,6 +39,8 @@ def make_fabric(config: Config, out: Path) -> Fabric:
             num_nodes=nodes,
             precision=config.compute.precision,
             strategy=_data_parallel() if devices * nodes > 1 else "auto",
+            # Fabric would take a lone batch script of SLURM for one of several tasks, and wait for the others.
+            plugins=None if _is_launched(os.environ) else [LightningEnvironment()],
             loggers=make_loggers(config, out),
         )
     except (RuntimeError, ValueError, MisconfigurationException) as error:  # such as a GPU that is not there
@@ -102,7 +105,7 @@ def layout(compute: ComputeConfig, environment: "os._Environ[str] | dict[str, st
 
 
 def _is_launched(environment: "os._Environ[str] | dict[str, str]") -> bool:
-    """Whether torchrun, or srun and no login shell of SLURM's, started this process."""
-    several = int(environment.get("SLURM_NTASKS", "1")) > 1
-    by_srun = several and environment.get("SLURM_JOB_NAME") not in ("bash", "interactive")
-    return by_srun or "TORCHELASTIC_RUN_ID" in environment
+    """Whether torchrun or srun started this process: SLURM_NTASKS is there without srun too, in a lone batch script."""
+    by_srun = int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1 and "SLURM_NTASKS" in environment
+    by_hand = environment.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    return (by_srun and not by_hand) or "TORCHELASTIC_RUN_ID" in environment

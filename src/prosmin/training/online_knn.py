@@ -1,7 +1,7 @@
 """kNN while training: how well the present features tell a held-out tenth of the labelled pictures."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from prosmin.config import Config
 from prosmin.data.feed import Feed
@@ -27,18 +27,20 @@ class OnlineKnn:
         share = min(1.0, config.training.knn_pictures / len(labels))
         self.chosen = balanced_subset(labels, share, seed=SEED)
         self.feed, self.config = feed, config
+        self._held_out(self.chosen)  # too few to ask any is found before the first step
 
     @torch.no_grad()
     def __call__(self, method: nn.Module) -> float:
         """Top-1 of the held-out tenth; the method is left as it was."""
         modes = [(module, module.training) for module in method.modules()]
         method.eval()
-        device = next(method.parameters()).device
+        weights = next(method.parameters())
+        device = weights.device
         features, numbers = [], []
         # The networks are compiled for training alone: compiling them again for these few passes would take longer.
         with torch.compiler.set_stance("force_eager"):
             for batch in self.feed.batches(self.chosen.split(BATCH)):
-                view = evaluation_view(batch.images, batch.sizes, self.config.views)
+                view = evaluation_view(batch.images, batch.sizes, self.config.views).to(weights.dtype)
                 with torch.autocast(device.type, torch.bfloat16, enabled=self._narrow):
                     features.append(method.encode(view).features.float())  # type: ignore[operator]
                 numbers.append(batch.index)
@@ -47,9 +49,19 @@ class OnlineKnn:
         number = torch.cat(numbers)
         assert self.feed.labels is not None
         labels = self.feed.labels[number]
-        keys = [self.feed.key(int(i)) for i in number]
-        held = held_out_mask(labels, keys, self.config.data.spec, seed=SEED)
-        return knn_top1(torch.cat(features), labels, held)
+        return knn_top1(torch.cat(features), labels, self._held_out(number))
+
+    def _held_out(self, numbers: Tensor) -> Tensor:
+        """Which of the pictures with these numbers are asked for, (N,) mask; an error where none would be."""
+        assert self.feed.labels is not None
+        keys = [self.feed.key(int(i)) for i in numbers]
+        mask = held_out_mask(self.feed.labels[numbers], keys, self.config.data.spec, seed=SEED)
+        if not bool(mask.any()):
+            raise UsageError(
+                f"training.knn_every is {self.config.training.knn_every}, but of the {len(numbers)} labelled pictures "
+                f"of {self.config.data.spec} no tenth can be held out. Leave it out, or give more pictures a class."
+            )
+        return mask
 
     @property
     def _narrow(self) -> bool:

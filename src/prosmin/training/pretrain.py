@@ -21,7 +21,7 @@ from prosmin.encoder import save_encoder
 from prosmin.encoder_file import read_card
 from prosmin.errors import ProsminError, UsageError
 from prosmin.methods import build_method
-from prosmin.models.backbones import checkpoint_activations
+from prosmin.models.backbones import check_views, checkpoint_activations
 from prosmin.models.batchnorm import synchronise_batchnorm
 from prosmin.models.compiling import compile_networks
 from prosmin.models.starting import start_from
@@ -116,6 +116,7 @@ def check_shares(training: TrainingConfig, *, processes: int) -> None:
 def build(config: Config) -> nn.Module:
     """The method as step 0 has it; what cannot be trained as asked is refused."""
     method = build_method(config)
+    check_views(method.get_submodule("online.backbone"), config)
     parts = config.training.accumulate
     if parts > 1 and method.spans_batch:
         raise UsageError(
@@ -163,7 +164,7 @@ def _train(
 ) -> None:
     steps = config.training.epochs * order.steps_per_epoch
     last = min(steps, config.training.max_steps or steps)
-    limited = ", as training.max_steps says" if last < steps else ""
+    limited = ", as training.max_steps says" if last < steps else _fewer(order, steps, config.training.max_steps)
     _say(fabric, f"{len(feed)} pictures, {_count(order.steps_per_epoch)} an epoch, {last} in all{limited}")
     model, optimizer = prepare(fabric, config, method)
     start = _resume(fabric, run, checkpoint, method, optimizer)
@@ -192,6 +193,15 @@ def _rest(run: RunFolder) -> str:
 
 def _count(steps: int) -> str:
     return "1 step" if steps == 1 else f"{steps} steps"
+
+
+def _fewer(order: Order, steps: int, wanted: int | None) -> str:
+    """That the epochs end before training.max_steps, and how many would not."""
+    if wanted is None or wanted <= steps:
+        return ""
+    enough = -(-wanted // order.steps_per_epoch)
+    made = enough * order.steps_per_epoch
+    return f", fewer than training.max_steps {wanted}; --training.epochs {enough} makes {made}"
 
 
 def _longer(order: Order, done: int, steps: int) -> str:

@@ -1,6 +1,7 @@
 """Leaving cleanly: SIGTERM, SIGUSR1 and Ctrl-C ask the loop to save and stop at the end of its step."""
 
 import signal
+import threading
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -14,8 +15,9 @@ class StopRequest:
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "StopRequest":
-        for number in SIGNALS:
-            self._before[number] = signal.signal(number, self._receive)
+        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
+            for number in SIGNALS:
+                self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *error: object) -> None:
