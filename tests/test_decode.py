@@ -146,6 +146,13 @@ def test_sixteen_bit_tiff_is_scaled():
     assert decode(encode(Image.fromarray(values), "TIFF"))[0].tolist() == [[0, 0, 1, 255]]
 
 
+@pytest.mark.parametrize("white", [65535, 1023])
+def test_grey_portable_pixels_of_more_than_eight_bits_are_scaled(white):
+    values = np.array([[0, white // 2, white]], dtype=">u2")
+    assert decode(b"P5 3 1 %d\n" % white + values.tobytes()).tolist() == [[[0, 127, 255]]] * 3
+    assert decode(b"P2 3 1 %d\n0 %d %d\n" % (white, white // 2, white)).tolist() == [[[0, 127, 255]]] * 3
+
+
 def bomb(kind: str) -> bytes:
     """A file of some bytes that claims to be a picture of gigabytes."""
     if kind == "png":

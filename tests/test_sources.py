@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+import stat
 import sys
 import tarfile
 from types import SimpleNamespace
@@ -142,10 +143,50 @@ class TestFolder:
         write(tmp_path / "me@home" / "1.png")
         assert len(open_source(f"folder:{tmp_path}/me@home")) == 1
 
+    def test_at_sign_in_a_path_below_the_home(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        for split in ("train", "test"):
+            write(tmp_path / "my@pics" / split / "1.png")
+        assert split_spec("folder:~/my@pics", "test") == "folder:~/my@pics@test"
+
     def test_links_in_circles_end(self, tmp_path):
         write(tmp_path / "a/1.png")
         (tmp_path / "a/again").symlink_to(tmp_path, target_is_directory=True)
         assert len(open_source(f"folder:{tmp_path}")) == 1
+
+    def test_a_link_to_itself_is_passed_over(self, tmp_path):
+        write(tmp_path / "a/1.png")
+        (tmp_path / "self").symlink_to("self")
+        source = open_source(f"folder:{tmp_path}")
+        assert (len(source), source.classes) == (1, ("a",))
+
+    def test_pictures_count_once_and_where_they_lie(self, tmp_path):
+        write(tmp_path / "outside/1.png")
+        write(tmp_path / "set/m/1.png")
+        write(tmp_path / "set/z/1.png")
+        for link, target in (("a", "set/m"), ("b/deep", "set/z"), ("c", "outside"), ("d", "outside")):
+            (tmp_path / "set" / link).parent.mkdir(exist_ok=True)
+            (tmp_path / "set" / link).symlink_to(tmp_path / target, target_is_directory=True)
+        source = open_source(f"folder:{tmp_path}/set")
+        assert [source.key(i) for i in range(len(source))] == ["c/1.png", "m/1.png", "z/1.png"]
+        assert [source.classes[i] for i in source.labels] == ["c", "m", "z"]
+
+    def test_a_pipe_is_not_waited_for(self, tmp_path, monkeypatch):
+        write(tmp_path / "1.png", number=1)
+        os.mkfifo(tmp_path / "p.png")
+        # With a writer, opening does not wait, so that a failure of this test is no hanging.
+        writer = os.open(tmp_path / "p.png", os.O_RDWR | os.O_NONBLOCK)
+        opened = []
+        real = os.open
+        monkeypatch.setattr(os, "open", lambda path, flags: opened.append(flags) or real(path, flags))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "read", lambda file, count: pytest.fail("it is read from"))
+            with pytest.raises(OSError, match="not a file"):
+                read_file(str(tmp_path / "p.png"))
+        os.close(writer)
+        assert opened[0] & os.O_NONBLOCK
+        pictures = load_pictures(f"folder:{tmp_path}", max_bad=0.5)
+        assert (reds(pictures), pictures.bad) == ([1], ("p.png: not a file",))
 
     def test_wrong_folders(self, tmp_path):
         with pytest.raises(ProsminError, match=r"no pictures in the folder .*Files named \.jpg"):
@@ -167,7 +208,7 @@ class TestFolder:
         real = os.read
         monkeypatch.setattr(os, "read", lambda file, count: real(file, min(count, 999)))
         assert source.read(0) == content
-        monkeypatch.setattr(os, "fstat", lambda file: SimpleNamespace(st_size=0))  # as some file systems say
+        monkeypatch.setattr(os, "fstat", lambda file: SimpleNamespace(st_size=0, st_mode=stat.S_IFREG))  # as some say
         assert [source.read(0), source.read(1)] == [content, b""]
 
     def test_unreadable_folder_is_named(self, tmp_path):
@@ -350,6 +391,40 @@ class TestParquet:
         assert named.classes == ("cat", "dog")
         assert named.labels.tolist() == [1, 0, 1]
 
+    def test_labels_that_are_true_or_false(self, tmp_path):
+        columns = {"image": [encoded(i) for i in range(3)], "label": [True, False, True]}
+        source = open_source(self.table(tmp_path / "x.parquet", columns))
+        assert (source.labels.dtype, source.labels.tolist()) == (torch.int64, [1, 0, 1])
+        assert source.classes == ("0", "1")
+
+    def test_files_may_differ_in_the_width_of_their_labels(self, tmp_path):
+        told = {"huggingface": json.dumps({"info": {"features": {"label": {"names": ["cat", "dog"]}}}})}
+        for name, kind in (("a", pa.int32()), ("b", pa.int64())):
+            schema = pa.schema([("image", pa.binary()), ("label", kind)], metadata=told)
+            self.table(tmp_path / f"{name}.parquet", {"image": [encoded()] * 2, "label": [1, 0]}, schema=schema)
+        source = open_source(f"parquet:{tmp_path}")
+        assert (source.labels.dtype, source.labels.tolist()) == (torch.int64, [1, 0, 1, 0])
+        assert source.classes == ("cat", "dog")
+
+    def test_names_of_labels_may_all_be_missing_but_not_some(self, tmp_path):
+        columns = {"image": [b""] * 3, "label": [0, 1, 1]}
+        nothing = pa.array([None] * 3, pa.string())
+        source = open_source(self.table(tmp_path / "x.parquet", columns | {"label_name": nothing}))
+        assert source.classes == ("0", "1")
+        with pytest.raises(ProsminError, match=r"'label_name' .* is empty in 1 rows of 3"):
+            open_source(self.table(tmp_path / "x.parquet", columns | {"label_name": ["a", None, "b"]}))
+
+    def test_numbers_that_are_no_classes(self, tmp_path):
+        columns = {"image": [b""] * 2, "label": [3, 1609459]}
+        with pytest.raises(ProsminError, match="label 1609459 is no class number; write the labels as names"):
+            open_source(self.table(tmp_path / "x.parquet", columns))
+
+    def test_at_sign_in_a_path_below_the_home(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        for split in ("train", "test"):
+            self.table(tmp_path / "my@pics" / f"{split}.parquet", {"image": [b""]})
+        assert split_spec("parquet:~/my@pics", "test") == "parquet:~/my@pics@test"
+
     def test_hugging_face_struct_and_class_names(self, tmp_path):
         images = [{"bytes": encoded(i), "path": None} for i in range(2)] + [
             {"bytes": None, "path": "gone"},
@@ -485,6 +560,35 @@ class TestWebdataset:
         self.shard(tmp_path / "a.tar", members)
         source = open_source(f"webdataset:{tmp_path}/a.tar")
         assert [source.key(i) for i in range(len(source))] == ["a.tar/0.jpg", "a.tar/1.seg.png"]
+
+    def test_names_with_dots_lose_no_pictures(self, tmp_path):
+        self.shard(tmp_path / "a.tar", {f"s/IMG.2024.{i:02d}.png": encoded(i) for i in range(16)})
+        with pytest.raises(ProsminError, match=r"16 pictures of .*a\.tar share the name 's/IMG' up to the first dot"):
+            open_source(f"webdataset:{tmp_path}/a.tar")
+
+    def test_names_that_are_not_utf8_can_be_printed(self, tmp_path):
+        self.shard(tmp_path / "a.tar", {"1.png": encoded(1), "\udcff\udcfe.png": encoded(2)})
+        source = open_source(f"webdataset:{tmp_path}/a.tar")
+        assert [source.key(i) for i in range(2)] == ["a.tar/1.png", "a.tar/\ufffd\ufffd.png"]
+        assert reds(load_pictures(source.spec)) == [1, 2]
+
+    def test_brackets_in_a_path(self, tmp_path):
+        (tmp_path / "[x]").mkdir()
+        for number, name in enumerate(["train-0", "train-1", "test"]):
+            self.shard(tmp_path / f"[x]/{name}.tar", {"1.png": encoded(number)})
+        assert reds(load_pictures(f"webdataset:{tmp_path}/[x]/train-0.tar")) == [0]
+        assert reds(load_pictures(f"webdataset:{tmp_path}/[x]/train-{{0..1}}.tar")) == [0, 1]
+        assert expand(f"{tmp_path}/[x]/test.tar") == [f"{tmp_path}/[x]/test.tar"]
+
+    def test_what_macos_leaves_in_archives_is_passed_over(self, tmp_path):
+        self.shard(tmp_path / "a.tar", {"s/1.png": encoded(1), "__MACOSX/s/1.png": b"x", "__MACOSX/2.png": b"x"})
+        source = open_source(f"webdataset:{tmp_path}/a.tar")
+        assert [source.key(i) for i in range(len(source))] == ["a.tar/s/1.png"]
+
+    def test_numbers_that_are_no_classes(self, tmp_path):
+        self.shard(tmp_path / "a.tar", {"1.png": encoded(), "1.cls": b"1609459"})
+        with pytest.raises(ProsminError, match=r"label 1609459 is no class number: 1\.cls in .*up to 1,000,000"):
+            open_source(f"webdataset:{tmp_path}/a.tar")
 
     def test_without_labels_and_long_names(self, tmp_path):
         name = "x" * 150 + "é"
@@ -737,16 +841,30 @@ class TestHuggingFace:
         with pytest.raises(ProsminError, match="no column of type Image; its columns: text"):
             open_source(f"hf:{tmp_path}/text")
 
-    @pytest.mark.parametrize("labels", [[-1, -1], [None, None], [1, -1]])
-    def test_a_split_published_without_labels_has_none(self, tmp_path, labels):
+    def saved(self, path, labels: list[int | None]) -> str:
         datasets = pytest.importorskip("datasets")
         features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
-        content = {"image": [{"bytes": encoded(i), "path": None} for i in (1, 2)], "label": labels}
-        datasets.Dataset.from_dict(content, features=features).save_to_disk(str(tmp_path / "hidden"))
-        source = open_source(f"hf:{tmp_path}/hidden")
+        content = {"image": [{"bytes": encoded(i), "path": None} for i in range(len(labels))], "label": labels}
+        datasets.Dataset.from_dict(content, features=features).save_to_disk(str(path))
+        return f"hf:{path}"
+
+    @pytest.mark.parametrize("labels", [[-1, -1], [None, None], [None, -1]])
+    def test_a_split_published_without_labels_has_none(self, tmp_path, labels):
+        source = open_source(self.saved(tmp_path / "hidden", labels))
         assert len(source) == 2
         assert source.labels is None
         assert source.classes == ()
+
+    @pytest.mark.parametrize(
+        ("labels", "what"),
+        [
+            ([0, 1, None, 0, 1, 0], "empty in 1 rows of 6"),
+            ([1, -1], "negative in 1 rows of 2, the first -1"),
+        ],
+    )
+    def test_labels_that_are_missing_here_and_there(self, tmp_path, labels, what):
+        with pytest.raises(ProsminError, match=rf"'label' of the data hf:.* is {what}; allowed: .*leave them out"):
+            open_source(self.saved(tmp_path / "some", labels))
 
 
 def test_one_place_has_one_name(tmp_path, monkeypatch):

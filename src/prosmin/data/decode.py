@@ -225,7 +225,8 @@ def _decode_with_pillow(data: bytes, *, draft: bool = False) -> Tensor:
 def from_pillow(image: Image.Image) -> Tensor:
     """Upright and RGB: uint8 (3, H, W)."""
     upright = ImageOps.exif_transpose(image)
-    if upright.mode.startswith("I;16"):
+    # Of a PGM with more than 8 bits Pillow makes 32-bit pixels from 0 to 65,535, whatever white is in the file.
+    if upright.mode.startswith("I;16") or (upright.mode == "I" and image.format == "PPM"):
         return _to_uint8(torch.from_numpy(np.array(upright, dtype=np.uint16)).expand(3, -1, -1))
     if upright.mode in ("I", "F"):
         raise PictureError(f"32-bit pixels ({upright.mode}) have no agreed white")

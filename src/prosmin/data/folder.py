@@ -7,6 +7,7 @@ their classes under WordNet's numbers: `folder:ROOT/gaussian_noise/3`.
 """
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,15 +49,22 @@ class FolderSource:
 _UNKNOWN = 2**20
 """Bytes asked for where a file does not say how many it has."""
 
+_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK"))
+"""How files are opened, as far as the system knows these words; the last: a pipe is not waited for."""
+
 
 def read_file(path: str) -> bytes:
     """All of a file, by as few calls as it takes.
 
     Each of them lets go of Python's lock and queues for it again, among the threads that decode; `open` makes eight.
+    Raises OSError for a pipe or a device, which might be waited for without end.
     """
-    file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+    file = os.open(path, _FLAGS)
     try:
-        size = os.fstat(file).st_size
+        state = os.fstat(file)
+        if not stat.S_ISREG(state.st_mode):
+            raise OSError("not a file")
+        size = state.st_size
         data = os.read(file, size or _UNKNOWN)
         # A file system may give less than it has, and some call every size 0.
         while data and len(data) != size and (more := os.read(file, _UNKNOWN)):
@@ -99,7 +107,7 @@ def other_split(rest: str, split: str) -> str:
 
     ImageNet is tested on `val`, whatever lies in a folder `test`: of several, one with this split's classes is meant.
     """
-    base = rest.rpartition("@")[0] if not Path(rest).is_dir() and "@" in rest else rest
+    base = rest.rpartition("@")[0] if not Path(rest).expanduser().is_dir() and "@" in rest else rest
     inside = {f"{base}@{name}": Path(base) / name for name in splits.candidates(split)}
     beside = {path: Path(path) for path in splits.renamed(str(Path(base)), split)}
     for places in (inside, beside):
@@ -147,27 +155,42 @@ def _meant(rest: str) -> str:
 
 def _subfolders(folder: Path) -> list[str]:
     try:
-        return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        return sorted(entry.name for entry in os.scandir(folder) if _is_folder(entry))
     except OSError as error:
         raise ProsminError(f"The folder {folder} cannot be listed: {error.strerror}.") from None
 
 
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is one; a link that leads nowhere, to itself perhaps, is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
 def _walk(root: Path) -> list[str]:
-    """The picture files below a folder, links followed but no folder visited twice."""
+    """The picture files below a folder, links followed but no folder visited twice.
+
+    Links come last, so that a picture is found where it lies and not where a link to its folder does.
+    """
 
     def refuse(error: OSError) -> None:
         raise ProsminError(f"The folder {error.filename} cannot be listed: {error.strerror}.")
 
     names: list[str] = []
     visited: set[str] = set()
-    for folder, subfolders, files in os.walk(root, onerror=refuse, followlinks=True):
-        visited.add(os.path.realpath(folder))
-        subfolders[:] = [
-            s for s in subfolders if _wanted(s) and os.path.realpath(os.path.join(folder, s)) not in visited
-        ]
-        below = os.path.relpath(folder, root)
-        prefix = "" if below == "." else below + os.sep
-        names += [prefix + f for f in files if _wanted(f) and f.lower().endswith(SUFFIXES)]
+    starts = [str(root)]
+    for start in starts:  # grows by the links that are met
+        for folder, subfolders, files in os.walk(start, onerror=refuse):
+            if (place := os.path.realpath(folder)) in visited:
+                subfolders.clear()
+                continue
+            visited.add(place)
+            subfolders[:] = sorted(filter(_wanted, subfolders))
+            starts += [path for s in subfolders if os.path.islink(path := os.path.join(folder, s))]
+            below = os.path.relpath(folder, root)
+            prefix = "" if below == "." else below + os.sep
+            names += [prefix + f for f in files if _wanted(f) and f.lower().endswith(SUFFIXES)]
     return names
 
 

@@ -59,7 +59,7 @@ def open_huggingface(rest: str) -> HuggingfaceSource:
         raise ProsminError(f"The data hf:{rest} has no column of type Image; its columns: {', '.join(features)}.")
     column = "image" if "image" in images else images[0]
     label = next((c for c, kind in features.items() if isinstance(kind, datasets.ClassLabel)), None)
-    labels = _labels(found[label]) if label else None
+    labels = _labels(found[label], label, spec=f"hf:{rest}") if label else None
     return HuggingfaceSource(
         spec=f"hf:{rest}",
         rows=found.select_columns([column]).cast_column(column, datasets.Image(decode=False)),
@@ -78,10 +78,22 @@ def other_split(rest: str, split: str) -> str:
         return f"{name}@{splits.choose(split, _splits(datasets, name), spec=f'hf:{name}')}"
 
 
-def _labels(values: Iterable[int | None]) -> Tensor | None:
-    """The labels (N,); None for a split that is published without them, whose rows say -1 or nothing."""
-    labels = torch.tensor([-1 if value is None else value for value in values], dtype=torch.int64)
-    return None if len(labels) and int(labels.min()) < 0 else labels
+def _labels(column: Iterable[int | None], name: str, *, spec: str) -> Tensor | None:
+    """The labels (N,); None for a split that is published without them, whose rows all say -1 or nothing."""
+    values = list(column)
+    if values and all(value is None or value == -1 for value in values):
+        return None
+    labels = [value for value in values if value is not None]
+    if len(labels) < len(values):
+        what = f"empty in {len(values) - len(labels)} rows of {len(values)}"
+    elif negative := [value for value in labels if value < 0]:
+        what = f"negative in {len(negative)} rows of {len(values)}, the first {negative[0]}"
+    else:
+        return torch.tensor(labels, dtype=torch.int64)
+    raise ProsminError(
+        f"The column {name!r} of the data {spec} is {what}; allowed: numbers from 0, or -1 or nothing in every row. "
+        "Give these rows a label, or leave them out and save the rest with save_to_disk."
+    )
 
 
 def _package() -> ModuleType:

@@ -21,6 +21,9 @@ from torch import Tensor
 from prosmin.data import splits
 from prosmin.errors import ProsminError, UsageError
 
+LARGEST_LABEL = 1_000_000
+"""Numbers above it are no classes but dates or identifiers; there is a name for each class up to the largest."""
+
 
 @dataclass(frozen=True)
 class ParquetSource:
@@ -68,7 +71,7 @@ def files(rest: str) -> list[str]:
 
 def other_split(rest: str, split: str) -> str:
     """What follows `parquet:` for another split: other files of the folder, or the file beside this one."""
-    base = rest.rpartition("@")[0] if not Path(rest).exists() and "@" in rest else rest
+    base = rest.rpartition("@")[0] if not Path(rest).expanduser().exists() and "@" in rest else rest
     path = Path(base).expanduser()
     if path.is_dir():
         return f"{base}@{splits.choose(split, _by_split(_inside(path), path), spec=f'parquet:{base}')}"
@@ -130,7 +133,7 @@ def _read(files: list[Path], *, spec: str) -> pa.Table:
         except (pa.ArrowException, OSError) as error:
             raise ProsminError(f"The file {file} cannot be read as Parquet: {error}") from None
     try:
-        return pa.concat_tables(tables)
+        return pa.concat_tables(tables, promote_options="permissive")  # int32 beside int64, say
     except pa.ArrowException as error:
         raise ProsminError(f"The files of the data {spec} differ in their columns: {error}") from None
 
@@ -179,10 +182,7 @@ def _labels(table: pa.Table, *, spec: str) -> tuple[Tensor | None, tuple[str, ..
     if "label" not in table.column_names or table.column("label").null_count == len(table):
         return None, ()
     column = table.column("label")
-    if column.null_count:
-        raise ProsminError(
-            f"The column 'label' of the data {spec} is empty in {column.null_count} rows of {len(table)}."
-        )
+    _check_filled(table, "label", spec=spec)
     values = column.to_pylist()
     if all(isinstance(value, str) for value in values):
         classes = tuple(sorted(set(values)))
@@ -197,11 +197,22 @@ def _labels(table: pa.Table, *, spec: str) -> tuple[Tensor | None, tuple[str, ..
             f"The column 'label' of the data {spec} is negative in {len(negative)} rows of {len(table)}, the first "
             f"{negative[0]}; allowed: names, or numbers from 0. Leave the column out if the pictures have no labels."
         )
+    if (largest := max(values)) > LARGEST_LABEL:
+        raise ProsminError(
+            f"The column 'label' of the data {spec} holds numbers up to {largest}: label {largest} is no class "
+            f"number; write the labels as names, or as numbers from 0 to {LARGEST_LABEL:,}."
+        )
     names = _published_names(table.schema) or {}
-    if "label_name" in table.column_names:
+    if "label_name" in table.column_names and table.column("label_name").null_count < len(table):
+        _check_filled(table, "label_name", spec=spec)
         names = dict(zip(values, table.column("label_name").to_pylist(), strict=True))
-    count = max(max(values), *names) + 1 if names else max(values) + 1
-    return torch.tensor(values), tuple(str(names.get(i, i)) for i in range(count))
+    count = max(largest, *names) + 1 if names else largest + 1
+    return torch.tensor(values, dtype=torch.int64), tuple(str(names.get(i, i)) for i in range(count))
+
+
+def _check_filled(table: pa.Table, name: str, *, spec: str) -> None:
+    if missing := table.column(name).null_count:
+        raise ProsminError(f"The column {name!r} of the data {spec} is empty in {missing} rows of {len(table)}.")
 
 
 def _published_classes(schema: pa.Schema) -> dict[str, list[str]]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from prosmin.data import splits
 from prosmin.data.folder import SUFFIXES
+from prosmin.data.parquet import LARGEST_LABEL
 from prosmin.errors import ProsminError, UsageError
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -47,9 +48,9 @@ class WebdatasetSource:
         return len(self.places)
 
     def key(self, i: int) -> str:
-        """Shard and member."""
+        """Shard and member, as text that can be printed whatever the headers hold."""
         place = self.places[i]
-        return f"{os.path.basename(place.shard)}/{place.name}"
+        return _printable(f"{os.path.basename(place.shard)}/{place.name}")
 
     def read(self, i: int) -> bytes:
         """The member's bytes."""
@@ -97,7 +98,12 @@ def other_split(rest: str, split: str) -> str:
 
 
 def expand(pattern: str) -> list[str]:
-    """The paths a pattern with braces and stars names; without a star they need not exist."""
+    """The paths a pattern with braces and stars names; without a star they need not exist.
+
+    A file that is named so itself, in a folder `[x]` perhaps, is what is meant.
+    """
+    if os.path.isfile(pattern):
+        return [pattern]
     if match := _RANGE.search(pattern):
         first, last = match.groups()
         middles = [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
@@ -136,19 +142,22 @@ def _index(shard: str) -> list[tuple[Place, int | None]]:
     """Each picture of a shard with its label, from the headers alone."""
     pictures: dict[str, Place] = {}
     labels: dict[str, int] = {}
+    dotted: dict[str, set[str]] = {}  # a sample's pictures with a second suffix
     try:
         with tarfile.open(shard, "r:") as archive:
             for member in archive:
                 folder, slash, file = member.name.rpartition("/")
                 stem, _, suffix = file.partition(".")
                 sample = f"{folder}{slash}{stem}"
-                if not member.isfile() or not stem:
+                if not member.isfile() or not stem or "__MACOSX" in folder.split("/"):
                     continue
                 if f".{suffix}".lower().endswith(SUFFIXES):
                     place = Place(shard, member.offset_data, member.size, member.name)
                     if "." not in suffix:  # `0001.jpg`, and not `0001.depth.png` beside it
                         pictures[sample] = place
-                    pictures.setdefault(sample, place)
+                    else:
+                        pictures.setdefault(sample, place)
+                        dotted.setdefault(sample, set()).add(member.name)
                 elif suffix == "cls" and (content := archive.extractfile(member)) is not None:
                     labels[sample] = _number(content.read(), shard=shard, name=member.name)
     except (tarfile.TarError, OSError) as error:
@@ -156,10 +165,27 @@ def _index(shard: str) -> list[tuple[Place, int | None]]:
             f"The shard {shard} cannot be read as an uncompressed tar file: {error}. Unpack it if it is compressed "
             "(gzip -d); if its copy was cut short, copy it again, or leave it out of the pattern."
         ) from None
+    for sample, names in dotted.items():
+        if len(names) > 1 and pictures[sample].name in names:
+            raise ProsminError(
+                f"{len(names)} pictures of {shard} share the name {sample!r} up to the first dot, so that they count "
+                f"as one sample, {min(names)!r} among them. Rename them so that the only dot is the one before the "
+                "suffix; where one is the picture and the others belong to it, rename that one."
+            )
     return [(place, labels.get(sample)) for sample, place in pictures.items()]
 
 
 def _number(text: bytes, *, shard: str, name: str) -> int:
     if not text.strip().isdigit():
-        raise ProsminError(f"The label {name} in {shard} is {text[:20]!r}; allowed: a number from 0.")
-    return int(text)
+        raise ProsminError(f"The label {_printable(name)} in {shard} is {text[:20]!r}; allowed: a number from 0.")
+    if (number := int(text)) > LARGEST_LABEL:
+        raise ProsminError(
+            f"The label {number} is no class number: {_printable(name)} in {shard}. Write the numbers of the classes, "
+            f"counted from 0, into the .cls files; allowed: up to {LARGEST_LABEL:,}."
+        )
+    return number
+
+
+def _printable(name: str) -> str:
+    """The name with a sign in place of each byte that is not UTF-8."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
