@@ -156,6 +156,12 @@ def test_a_grid_file_is_checked(tmp_path, text, part):
         read_grid(str(tmp_path / "mine.yaml"))
 
 
+def test_a_grid_file_may_end_in_yml_and_lie_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.yml").write_text("{recipe: demo, over: {loss.lam: [0.5]}}")
+    assert read_grid("~/mine.yml").name == "mine"
+
+
 # The grids that come with the package
 
 
@@ -415,6 +421,60 @@ def test_pictures_without_labels_have_no_knn_and_it_is_said_once(tmp_path, small
     assert "kNN top-1" not in printed
     assert printed.count("has no labels.") == 1
     assert "kNN top-1" not in (tmp_path / "out" / "plot.svg").read_text()
+
+
+def test_a_judgement_that_failed_and_one_of_other_pictures_are_made_again(tmp_path, small, pictures, monkeypatch):
+    own = tmp_path / "own"
+    shutil.copytree(pictures / "labelled", own)
+    grid, out = small("training.seed=0", data=str(own)), tmp_path / "out"
+
+    def fails(*_):
+        raise ProsminError("the disk was away. Mount it.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(judging, "held_out_knn", fails)
+        (failed,) = ablate(grid, out)
+    assert failed.remark == "no kNN: the disk was away. Mount it."
+    assert "- No kNN: the disk was away. Mount it.\n" in (out / "table.md").read_text()
+    (good,) = ablate(grid, out)
+    assert (good.remark, "knn_top1" in good.metrics) == ("", True)
+    monkeypatch.setattr(judging, "held_out_knn", lambda *_: {"knn_top1": 0.25})
+    assert ablate(grid, out) == [good]
+    one = next(own.rglob("*.png"))
+    one.write_bytes(one.read_bytes() + b"more")
+    assert ablate(grid, out)[0].metrics["knn_top1"] == 0.25
+    shutil.rmtree(own)  # what cannot be judged again stays as it was
+    assert ablate(grid, out)[0].metrics["knn_top1"] == 0.25
+
+
+def test_pictures_that_do_not_fit_into_memory_are_judged_too(trained, tmp_path, monkeypatch):
+    grid, out, before = trained
+    shutil.copytree(out, tmp_path / "out")
+    for file in (tmp_path / "out").rglob("ablation.json"):
+        file.unlink()
+    monkeypatch.setattr("prosmin.data.streamed.memory_limit", lambda: 1)
+    monkeypatch.setattr("prosmin.data.pictures.main_memory", lambda: 3)
+    found = ablate(grid, tmp_path / "out")
+    assert [outcome.remark for outcome in found] == [""] * 4
+    assert [o.metrics["knn_top1"] for o in found] == [o.metrics["knn_top1"] for o in before]
+
+
+def test_one_class_has_no_knn(tmp_path, small, pictures):
+    shutil.copytree(pictures / "flat", tmp_path / "own" / "only")
+    (found,) = ablate(small("training.seed=0", data=str(tmp_path / "own")), tmp_path / "out")
+    assert (found.remark, "knn_top1" in found.metrics) == ("no kNN: the pictures have one class", False)
+
+
+def test_runs_of_another_grid_in_the_folder_are_named(trained, tmp_path, small, capsys):
+    _, out, _ = trained
+    shutil.copytree(out, tmp_path / "out")
+    capsys.readouterr()
+    ablate(small("heads.scale=zero", "training.seed=0,1"), tmp_path / "out")
+    said = capsys.readouterr().err
+    assert "leaves out: heads.scale=learned+training.seed=0, heads.scale=learned+training.seed=1. To have them" in said
+    assert "in --over" in said
+    ablate(small("heads.scale=learned,zero", "training.seed=0,1"), tmp_path / "out")
+    assert "leaves out" not in capsys.readouterr().err
 
 
 def test_the_command(tmp_path, pictures, capsys):

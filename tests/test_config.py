@@ -72,6 +72,57 @@ def test_broken_files_are_named(tmp_path, text):
         configs.resolve(file=file)
 
 
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        (
+            "training: {epochs: 3}\nviews: {local: 0}\ntraining: {seed: 1}\n",
+            "training is written twice, in lines 1 and 3",
+        ),
+        ("training: {seed: 1, epochs: 3, seed: 2}\n", "seed is written twice"),
+        ("training: 0\n", "training in {file} is 0; allowed: a group, such as training: {epochs: 3}"),
+        ("method: false\n", "method in {file} is False; allowed: a group, such as method: {name: dino}"),
+        ("methods: {dino: {heads: 0}}\n", "heads in the section dino of the recipe {file} is 0"),
+    ],
+)
+def test_what_would_pass_in_silence_is_refused(tmp_path, text, part):
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=re.escape(part.replace("{file}", str(file)))):
+        configs.resolve(recipe=str(file), overrides={"training.epochs": "4"})
+
+
+def test_an_empty_group_has_the_defaults_and_parts_may_be_shared(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "loss:\nviews: {blur: &p [0.1, 0.2, 0.3], solarise: *p}\ntraining: {<<: {seed: 3, epochs: 5}, seed: 4}\n"
+    )
+    found = configs.resolve(file=file)
+    assert (found.loss, found.views.solarise) == (configs.resolve().loss, (0.1, 0.2, 0.3))
+    assert (found.training.seed, found.training.epochs) == (4, 5)
+
+
+def test_a_recipe_given_as_a_configuration_is_called_one(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("training: {epochs: 7}\nmethods: {dino: {heads: {dim: 128}}}\n")
+    with pytest.raises(UsageError, match=re.escape(f"{file} is a recipe") + ".*" + re.escape(f": --recipe {file}.")):
+        configs.resolve(file=file)
+
+
+@pytest.mark.parametrize("value", ["9007199254740993", 9007199254740993])
+def test_whole_numbers_are_kept_to_the_last_digit(value):
+    assert configs.resolve(overrides={"training.seed": value}).training.seed == 9007199254740993
+    assert configs.resolve(overrides={"training.epochs": "1e3"}).training.epochs == 1000
+    for large in ("9" * 400, 10**400):
+        with pytest.raises(UsageError, match=r"training\.seed is .*; allowed: a whole number"):
+            configs.resolve(overrides={"training.seed": large})
+
+
+def test_a_recipe_without_a_name_is_refused():
+    with pytest.raises(UsageError, match=r"The name of the recipe is empty.* There are: .*demo"):
+        configs.resolve(recipe="")
+
+
 def test_a_recipe_may_be_a_file_of_ones_own(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("training: {epochs: 7}\nmethods: {dino: {heads: {dim: 128}}, mocov3: {views: {local: 0}}}\n")

@@ -4,10 +4,12 @@ import re
 
 import pytest
 import torch
+from PIL import Image
 
 from prosmin.data.photos import BLOCK, PATCH, block_names
 from prosmin.data.pictures import load_pictures
 from prosmin.data.sources import open_source
+from prosmin.data.streamed import streamed
 from prosmin.encoder import Encoder, untrained
 from prosmin.evaluation.held_out import held_out_knn, held_out_mask, knn_top1
 from tiny_methods import tiny_method
@@ -70,3 +72,18 @@ def test_a_judged_encoder_keeps_no_forecasts(method, monkeypatch):
     expected = knn_top1(encoder(pictures).features, pictures.labels, held)
     monkeypatch.setattr(Encoder, "__call__", lambda *_: pytest.fail("all forecasts were made"))
     assert held_out_knn(encoder, pictures)["knn_top1"] == expected
+
+
+def test_a_streamed_set_is_judged_as_a_decoded_one_without_what_cannot_be_read(tmp_path, capsys):
+    generator = torch.Generator().manual_seed(0)
+    for number in range(60):
+        folder = tmp_path / f"class{number % 2}"
+        folder.mkdir(exist_ok=True)
+        pixels = torch.randint(0, 256, (24, 24, 3), generator=generator, dtype=torch.uint8)
+        Image.fromarray(pixels.numpy()).save(folder / f"{number:02d}.png")
+    (tmp_path / "class0" / "04.png").write_bytes(b"no picture")
+    encoder, spec = untrained(tiny_method("prosmin")), f"folder:{tmp_path}"
+    decoded = held_out_knn(encoder, load_pictures(spec, max_bad=0.1))
+    capsys.readouterr()
+    assert held_out_knn(encoder, streamed([open_source(spec)], max_bad=0.1)) == decoded
+    assert "04.png" in capsys.readouterr().err

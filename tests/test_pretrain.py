@@ -342,6 +342,12 @@ def test_steps_are_counted_as_they_are_taken(tmp_path, tiny, capsys, forty):
     assert "\n2 steps teach an encoder" in said
 
 
+def test_epochs_that_end_before_max_steps_say_so(tmp_path, tiny, capsys, forty):
+    pretrain(tiny(**forty, training__batch_size="20", training__max_steps="5"), tmp_path / "run")
+    said = capsys.readouterr().out.partition("\n")[0]
+    assert said.endswith(", 2 in all, fewer than training.max_steps 5; --training.epochs 3 makes 6")
+
+
 @pytest.mark.parametrize(
     ("fields", "hint"),
     [

@@ -89,6 +89,12 @@ def check_folders(cells: list[Cell], out: Path) -> None:
             )
 
 
+def other_runs(cells: list[Cell], out: Path) -> list[str]:
+    """The runs in the folder of a grid that are none of its cells."""
+    own = {cell.name for cell in cells}
+    return [name for name in other_files(out) if name not in own and RunFolder(out / name).config_file.is_file()]
+
+
 def _refuse_other_files(cells: list[Cell], out: Path) -> None:
     if RunFolder(out).config_file.exists():
         raise UsageError(f"--out {out} is the folder of a run, not of a grid. Give another folder with --out.")

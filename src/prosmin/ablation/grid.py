@@ -48,9 +48,9 @@ def grid_names() -> list[str]:
 
 
 def read_grid(name: str) -> Grid:
-    """The grid of that name, or in that file if it ends with .yaml."""
-    if name.endswith(".yaml"):
-        return _build(Path(name).stem, configs.read_yaml(Path(name)))
+    """The grid of that name, or in that file if it ends with .yaml or .yml."""
+    if name.endswith((".yaml", ".yml")):
+        return _build(Path(name).stem, configs.read_yaml(Path(name).expanduser()))
     names = grid_names()
     if name not in names:
         meant = did_you_mean(closest(name, names))
@@ -62,7 +62,7 @@ def combine(
     *, grid: str | None, recipe: str | None, over: Sequence[str], fields: Mapping[str, str], data: str | None = None
 ) -> Grid:
     """The grid of a command line: --grid, --recipe, every --over, every --group.field, --data."""
-    found = read_grid(grid) if grid is not None else Grid(recipe=recipe or DEFAULT_RECIPE)
+    found = read_grid(grid) if grid is not None else Grid(recipe=DEFAULT_RECIPE)
     swept = dict(found.over)
     for text in over:
         name, values = parse_over(text)
@@ -80,7 +80,8 @@ def combine(
             raise UsageError(f"{name} is given as one value, but the grid sweeps it. Leave --{name} or the sweep out.")
     if not swept and not found.rows:
         raise UsageError("The grid is empty: give --over group.field=A,B,... at least once, or --grid NAME.")
-    return dataclasses.replace(found, recipe=recipe or found.recipe, over=swept, fixed={**found.fixed, **given})
+    recipe = found.recipe if recipe is None else recipe
+    return dataclasses.replace(found, recipe=recipe, over=swept, fixed={**found.fixed, **given})
 
 
 def parse_over(text: str) -> tuple[str, tuple[str, ...]]:

@@ -8,7 +8,8 @@ from typing import Any
 from prosmin.ablation.cells import RESULT, Cell
 from prosmin.ablation.outcome import LOGGED, Outcome
 from prosmin.config import Config
-from prosmin.data.pictures import Pictures, load_pictures
+from prosmin.data.sources import files_mark, open_source
+from prosmin.data.streamed import PictureSet, open_pictures
 from prosmin.encoder import load, read_card
 from prosmin.errors import ProsminError
 from prosmin.evaluation.held_out import held_out_knn
@@ -18,14 +19,15 @@ from prosmin.training.run_folder import RunFolder
 
 
 class Judge:
-    """Judges cell after cell; the pictures are decoded once."""
+    """Judges cell after cell; the pictures are decoded once, or streamed where they do not fit into memory."""
 
     def __init__(self) -> None:
-        self._pictures: tuple[str, Pictures] | None = None
+        self._pictures: tuple[str, PictureSet] | None = None
+        self._marks: dict[str, str | None] = {}
 
     def __call__(self, cell: Cell, folder: Path) -> Outcome:
-        """The outcome of a finished run, from its ablation.json if that was written for this encoder."""
-        found = _kept(folder, cell.config)
+        """The outcome of a finished run, from its ablation.json if that is of this encoder and these pictures."""
+        found = _kept(folder, cell.config, self._mark(cell.config.data.spec))
         if found is None:
             found = self._judged(cell, folder)
             write_text(folder / RESULT, json.dumps(found, indent=1))
@@ -52,24 +54,33 @@ class Judge:
             "remark": remark,
             "checkpoint": _checkpoint(folder),
             "data": cell.config.data.spec,
+            "files": self._mark(cell.config.data.spec),
         }
 
     def _knn(self, config: Config, folder: Path) -> tuple[dict[str, float], str]:
         """kNN, or nothing and why."""
         encoder = load(folder)
         try:
-            pictures = self._load(config)
-            if pictures.labels is None:
+            labels = open_source(config.data.spec).labels
+            if labels is None:
                 return {}, f"no kNN: {config.data.spec} has no labels"
-            return dict(held_out_knn(encoder, pictures)), ""
+            if len(labels.unique()) == 1:
+                return {}, "no kNN: the pictures have one class"
+            return dict(held_out_knn(encoder, self._load(config))), ""
         except ProsminError as error:
             return {}, f"no kNN: {error}"
 
-    def _load(self, config: Config) -> Pictures:
+    def _mark(self, spec: str) -> str | None:
+        """That of the files as they were before the pictures were first read: listing them may take long."""
+        if spec not in self._marks:
+            self._marks[spec] = files_mark(spec)
+        return self._marks[spec]
+
+    def _load(self, config: Config) -> PictureSet:
         spec = config.data.spec
         if self._pictures is None or self._pictures[0] != spec:
             self._pictures = None  # two sets need not fit into memory
-            self._pictures = spec, load_pictures(spec, max_bad=config.data.max_bad)
+            self._pictures = spec, open_pictures(spec, max_bad=config.data.max_bad)
         return self._pictures[1]
 
 
@@ -85,13 +96,15 @@ def training_seconds(rows: list[dict[str, Any]], *, batch_size: int) -> float | 
     return round(total, 1) if rows else None
 
 
-def _kept(folder: Path, config: Config) -> dict[str, Any] | None:
+def _kept(folder: Path, config: Config, mark: str | None) -> dict[str, Any] | None:
+    """What was judged before; not where a number is missing, nor where the pictures are others by now."""
     try:
         found = json.loads((folder / RESULT).read_text())
     except (OSError, json.JSONDecodeError):
         return None
     same = found.get("checkpoint") == _checkpoint(folder) and found.get("data") == config.data.spec
-    return found if same else None
+    same_files = mark is None or found.get("files") == mark  # pictures that are gone cannot be judged again
+    return found if same and same_files and not found.get("remark") else None
 
 
 def _checkpoint(folder: Path) -> dict[str, Any]:

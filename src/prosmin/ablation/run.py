@@ -1,13 +1,14 @@
 """`prosmin ablate`: train the cells of a grid one after another, judge each, leave a table and a plot."""
 
 import gc
+import sys
 import warnings
 from pathlib import Path
 
 import torch
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
-from prosmin.ablation.cells import TABLE, Cell, check_folders, make_cells
+from prosmin.ablation.cells import TABLE, Cell, check_folders, make_cells, other_runs
 from prosmin.ablation.grid import Grid
 from prosmin.ablation.judging import Judge
 from prosmin.ablation.outcome import Outcome, measured
@@ -15,6 +16,7 @@ from prosmin.ablation.plot import write_plot
 from prosmin.ablation.table import print_table, write_table
 from prosmin.errors import ProsminError, Stopped
 from prosmin.scoring.objective import ProprietyWarning
+from prosmin.training.naming import some
 from prosmin.training.pretrain import pretrain
 
 PLOT = "plot.svg"
@@ -31,12 +33,23 @@ def ablate(grid: Grid, out: Path) -> list[Outcome]:
         print_table(grid, outcomes)
         plot = f"; plot: {out / PLOT}" if measured(outcomes) else ""
         print(f"table: {out / 'table.md'}, {out / TABLE}{plot}")
+        _tell_others(other_runs(cells, out), out)
     failed = sum(1 for outcome in outcomes if outcome.error)
     if failed:
         raise ProsminError(
             f"{failed} of {len(cells)} cells failed; the table says why. The same command tries them again."
         )
     return outcomes
+
+
+def _tell_others(runs: list[str], out: Path) -> None:
+    """Name the runs of another grid in the folder: its table was replaced."""
+    if runs:
+        print(
+            f"{out} also holds runs that this table leaves out: {some(runs)}. To have them in it, name their values "
+            "in --over beside these, or give other grids other folders with --out.",
+            file=sys.stderr,
+        )
 
 
 def _run_all(grid: Grid, cells: list[Cell], out: Path) -> list[Outcome]:

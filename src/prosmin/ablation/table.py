@@ -82,7 +82,11 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
     """Why numbers are missing, each reason once, and the notes on rows."""
     reasons = dict.fromkeys(outcome.remark for outcome in outcomes if outcome.remark)
     notes = {o.cell.swept[ROW]: o.cell.note for o in outcomes if o.cell.note}
-    return [f"{reason[0].upper()}{reason[1:]}." for reason in reasons] + [f"{row}: {n}" for row, n in notes.items()]
+    return [_sentence(reason) for reason in reasons] + [f"{row}: {n}" for row, n in notes.items()]
+
+
+def _sentence(reason: str) -> str:
+    return f"{reason[0].upper()}{reason[1:]}{'' if reason.endswith('.') else '.'}"
 
 
 def _markdown(grid: Grid, outcomes: Sequence[Outcome]) -> str:

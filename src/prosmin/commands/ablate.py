@@ -2,7 +2,7 @@
 
 import argparse
 
-from prosmin.commands.parsing import path
+from prosmin.commands.parsing import path, recipe_name, with_data
 
 LINE = "train a grid of runs and compare them, without test pictures"
 TAKES_FIELDS = True
@@ -12,6 +12,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument(
         "--recipe",
+        type=recipe_name,
         metavar="NAME",
         help="one of `prosmin recipes`, or a file NAME.yaml (default: that of the grid, or demo)",
     )
@@ -32,5 +33,5 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
     from prosmin.ablation.grid import combine
     from prosmin.ablation.run import ablate
 
-    grid = combine(grid=options.grid, recipe=options.recipe, over=options.over, fields=fields, data=options.data)
-    ablate(grid, options.out)
+    given = with_data(fields, options.data)
+    ablate(combine(grid=options.grid, recipe=options.recipe, over=options.over, fields=given), options.out)

@@ -51,19 +51,36 @@ def path(text: str) -> Path:
     return Path(text).expanduser()
 
 
+def recipe_name(text: str) -> str:
+    """The name of a recipe; an empty one, as of a variable that is not set, does not stand for the default."""
+    if not text:
+        raise UsageError("--recipe is empty. Name one of `prosmin recipes` or a file NAME.yaml, or leave --recipe out.")
+    return text
+
+
 def add_configuration(parser: argparse.ArgumentParser, *, data: str) -> None:
     """The options --recipe or --config, and --data for what is done with the pictures."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
-        "--recipe", metavar="NAME", help="one of `prosmin recipes`, or a file NAME.yaml (default: demo)"
+        "--recipe",
+        type=recipe_name,
+        metavar="NAME",
+        help="one of `prosmin recipes`, or a file NAME.yaml (default: demo)",
     )
     source.add_argument("--config", type=path, metavar="FILE", help="a configuration file, such as a run's config.yaml")
     parser.add_argument("--data", metavar="SPEC", help=f"pictures to {data}: the same as --data.spec")
 
 
 def with_data(fields: dict[str, str], data: str | None) -> dict[str, str]:
-    """The fields and, unless --data.spec is among them, what --data says."""
-    return fields if data is None else {"data.spec": data, **fields}
+    """The fields with what --data says; an error where --data.spec says something else."""
+    if data is None:
+        return fields
+    if fields.get("data.spec", data) != data:
+        raise UsageError(
+            f"--data is {data!r} and --data.spec is {fields['data.spec']!r}, which are the same field. "
+            "Give one of them."
+        )
+    return {**fields, "data.spec": data}
 
 
 def read_fields(rest: list[str], parser: Parser) -> dict[str, str]:

@@ -21,18 +21,49 @@ from prosmin.meant import suggest
 def read_yaml(path: Path) -> Tree:
     """A configuration file as a nested dictionary."""
     try:
-        tree = yaml.safe_load(path.read_text())
+        tree = yaml.load(path.read_text(), _OnceLoader)
     except OSError as error:
         raise UsageError(f"The configuration {path} cannot be read: {error.strerror}.") from None
+    except _WrittenTwiceError as error:
+        raise UsageError(f"In {path}, {error}. Write all of it in one place.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"The configuration {path} is not YAML: {error}.") from None
     if not isinstance(tree, dict):
         raise UsageError(
             f"The configuration {path} holds {tree!r}; allowed: groups of fields, as in any run's config.yaml."
         )
-    if not isinstance(tree.get("method") or {}, Mapping):
-        raise UsageError(f"method in {path} is {tree['method']!r}; allowed: a group, such as method: {{name: dino}}.")
+    _check_groups(tree, str(path))
     return tree
+
+
+_MERGE = "tag:yaml.org,2002:merge"  # <<, which may stand beside another
+
+
+class _WrittenTwiceError(yaml.YAMLError):
+    """A name stands twice in one mapping."""
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """YAML in which a name may stand once in a mapping: of two the later would win without a word."""
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                name, line = (key.tag, key.value), key.start_mark.line + 1
+                if name in lines:
+                    raise _WrittenTwiceError(f"{key.value} is written twice, in lines {lines[name]} and {line}")
+                lines[name] = line
+        return node
+
+
+def _check_groups(tree: Mapping[str, Any], where: str) -> None:
+    """An error where a group has a value instead of fields; nothing at all is an empty group."""
+    for name in (*GROUPS, "heads", "loss"):
+        if not isinstance(tree.get(name, {}), Mapping | None):
+            example = "method: {name: dino}" if name == "method" else "training: {epochs: 3}"
+            raise UsageError(f"{name} in {where} is {tree[name]!r}; allowed: a group, such as {example}.")
 
 
 def recipe_names() -> list[str]:
@@ -45,6 +76,11 @@ def recipe_names() -> list[str]:
 def recipe_text(name: str) -> str:
     """A recipe's file, its header included."""
     names = recipe_names()
+    if not name:
+        raise UsageError(
+            "The name of the recipe is empty, as of a variable of the shell that is not set. "
+            f"There are: {', '.join(names)}; a file of your own ends in .yaml."
+        )
     if name not in names:
         raise UsageError(f"There is no recipe {name!r}.{suggest(name, names)} A file of your own ends in .yaml.")
     return resources.files("prosmin").joinpath("recipes", f"{name}.yaml").read_text()
@@ -61,6 +97,7 @@ def read_recipe(name: str) -> tuple[Tree, Tree]:
             raise UsageError(f"The recipe {name} has a section for {method!r}.{suggest(str(method), METHOD_GROUPS)}")
         if not isinstance(part, Mapping) or "method" in part:
             raise UsageError(f"The section {method} of the recipe {name} is {part!r}; allowed: groups, but not method.")
+        _check_groups(part, f"the section {method} of the recipe {name}")
     return tree, dict(sections)
 
 
@@ -77,8 +114,10 @@ def resolve(
     *, recipe: str | None = None, file: Path | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Config:
     """The configuration of a recipe or a file, with `overrides` ({"training.epochs": 3, ...}) on top."""
-    tree, sections = read_recipe(recipe) if recipe else ({}, {})
+    tree, sections = read_recipe(recipe) if recipe is not None else ({}, {})
     given = read_yaml(file) if file else {}
+    if "methods" in given:
+        raise UsageError(f"{file} is a recipe, with sections for methods, and no configuration: --recipe {file}.")
     above = merge(given, _nest(overrides or {}))
     of_file, wanted = ((part.get("method") or {}).get("name") for part in (given, above))
     if of_file is not None and wanted != of_file:

@@ -76,17 +76,17 @@ def groups(method: str) -> dict[str, type]:
 
 def build(tree: Mapping[str, Any]) -> Config:
     """The checked configuration of a nested dictionary; missing fields take their defaults."""
-    method_tree = tree.get("method") or {}
-    method = _build_group("method", MethodConfig, method_tree)
+    method = _build_group("method", MethodConfig, tree.get("method"))
     classes = groups(method.name)
     for name in tree:
         if name not in classes:
             raise UsageError(f"There is no group {name!r} in a configuration.{suggest(name, classes)}")
-    built = {name: _build_group(name, cls, tree.get(name) or {}, method.name) for name, cls in classes.items()}
+    built = {name: _build_group(name, cls, tree.get(name), method.name) for name, cls in classes.items()}
     return Config(**built)
 
 
 def _build_group(group: str, cls: type, values: Any, method: str = "") -> Any:
+    values = {} if values is None else values
     if not isinstance(values, Mapping):
         raise UsageError(f"{group} is {values!r}; allowed: a mapping of fields to values.")
     hints = typing.get_type_hints(cls)
@@ -125,11 +125,14 @@ def _convert_number(name: str, value: Any, kind: type) -> Any:
     allowed = "a whole number" if kind is int else "a number"
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{name} is {value!r}; allowed: {allowed}.") from None
     check(not isinstance(value, bool) and number == number and abs(number) != float("inf"), name, value, allowed)
     check(kind is float or number == int(number), name, value, allowed)
-    return kind(value) if isinstance(value, int) or kind is float else int(number)
+    try:
+        return kind(value)  # of a text too: a float has no room for every whole number
+    except ValueError:  # 1e3
+        return int(number)
 
 
 def to_tree(config: Config) -> Tree:

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from prosmin.data.pictures import Pictures
+from prosmin.data.pictures import Pictures, tell_left_out
+from prosmin.data.streamed import PictureSet
 from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError
+from prosmin.evaluation.batches import set_batches
 from prosmin.evaluation.groups import groups_of
 from prosmin.evaluation.knn import knn_probabilities
 from prosmin.evaluation.subsets import held_out_tenth
@@ -19,13 +22,28 @@ def held_out_mask(labels: Tensor, keys: Sequence[str], spec: str, *, seed: int =
     return held_out_tenth(labels, seed=seed, groups=groups_of(keys, spec))
 
 
-def held_out_knn(encoder: Encoder, pictures: Pictures, *, seed: int = 0) -> dict[str, float]:
+def held_out_knn(encoder: Encoder, pictures: PictureSet, *, seed: int = 0) -> dict[str, float]:
     """kNN top-1 (k 20) of the held-out tenth, the other nine tenths as the bank."""
     if pictures.labels is None:
         raise ProsminError(f"{pictures.spec} has no labels; kNN needs them.")
-    features = encoder.features(pictures).to(encoder.device)  # alone: K numbers a picture may be gigabytes
-    held = held_out_mask(pictures.labels, pictures.keys, pictures.spec, seed=seed)
-    return {"knn_top1": knn_top1(features, pictures.labels, held)}
+    features, readable = _embed(encoder, pictures)
+    labels, keys = pictures.labels[readable], [pictures.keys[i] for i in readable.tolist()]
+    held = held_out_mask(labels, keys, pictures.spec, seed=seed)
+    return {"knn_top1": knn_top1(features.to(encoder.device), labels, held)}
+
+
+def _embed(encoder: Encoder, pictures: PictureSet) -> tuple[Tensor, Tensor]:
+    """Features alone, since K numbers a picture may be gigabytes, and the places of the pictures that can be read."""
+    if isinstance(pictures, Pictures):
+        return encoder.features(pictures), torch.arange(len(pictures))
+    features, places = [], []
+    for batch in set_batches(pictures, encoder, title="held-out kNN"):
+        features.append(encoder.batch_features(batch).cpu())
+        places.append(batch.index)
+    readable = torch.cat(places)
+    missing = set(range(len(pictures))) - set(readable.tolist())
+    tell_left_out(pictures.spec, [pictures.key(i) for i in sorted(missing)])
+    return torch.cat(features), readable
 
 
 def knn_top1(features: Tensor, labels: Tensor, held: Tensor) -> float:
