@@ -58,7 +58,7 @@ def small(pictures):
         named = {name.replace("__", "."): value for name, value in fields.items()}
         swept = [text.partition("=")[0] for text in over]
         fixed = {name: value for name, value in (SMALL | named).items() if name not in swept}
-        return combine(grid=None, recipe="demo", over=over, fields=fixed, data=f"folder:{pictures / data}")
+        return combine(grid=None, recipe="demo", over=over, fields=fixed | {"data.spec": f"folder:{pictures / data}"})
 
     return make
 
@@ -131,7 +131,12 @@ def test_a_recipe_is_that_of_the_grid_or_demo():
 
 
 def test_the_command_line_wins_over_what_a_grid_sets():
-    grid = combine(grid="lam", recipe="demo-vit", over=["training.seed=0,1"], fields={"loss.force": "false"}, data="x")
+    grid = combine(
+        grid="lam",
+        recipe="demo-vit",
+        over=["training.seed=0,1"],
+        fields={"loss.force": "false", "data.spec": "x"},
+    )
     assert (grid.recipe, grid.swept) == ("demo-vit", ("loss.lam", "training.seed"))
     assert grid.fixed == {"loss.force": "false", "loss.identification": 0.0, "data.spec": "x"}
 
@@ -302,7 +307,7 @@ def trained(tmp_path_factory, pictures):
     """Two settings times two seeds, and what was printed; the pictures that were read; DIR."""
     out = tmp_path_factory.mktemp("ablation") / "out"
     over = ["heads.scale=learned,zero", "training.seed=0,1"]
-    grid = combine(grid=None, recipe="demo", over=over, fields=SMALL, data=f"folder:{pictures / 'labelled'}")
+    grid = combine(grid=None, recipe="demo", over=over, fields=SMALL | {"data.spec": f"folder:{pictures / 'labelled'}"})
     return grid, out, ablate(grid, out)
 
 

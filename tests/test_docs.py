@@ -190,7 +190,10 @@ def runnable(words: list[str]) -> list[str]:
         words = [word.replace(there, here) for word in words]
     options, given = parsed(words)
     if options.command in ("demo", "pretrain", "benchmark"):
-        return [*words, *_as_words(tiny_fields(resolved(options, given)))]
+        small = tiny_fields(resolved(options, given))
+        if getattr(options, "data", None) is not None:
+            small.pop("data.spec", None)  # the command names its pictures
+        return [*words, *_as_words(small)]
     if options.command == "ablate":
         return _small_grid(words, options, given)
     if options.command == "evaluate":

@@ -58,10 +58,8 @@ def read_grid(name: str) -> Grid:
     return _build(name, yaml.safe_load(resources.files("prosmin").joinpath("grids", f"{name}.yaml").read_text()))
 
 
-def combine(
-    *, grid: str | None, recipe: str | None, over: Sequence[str], fields: Mapping[str, str], data: str | None = None
-) -> Grid:
-    """The grid of a command line: --grid, --recipe, every --over, every --group.field, --data."""
+def combine(*, grid: str | None, recipe: str | None, over: Sequence[str], fields: Mapping[str, str]) -> Grid:
+    """The grid of a command line: --grid, --recipe, every --over, every --group.field."""
     found = read_grid(grid) if grid is not None else Grid(recipe=DEFAULT_RECIPE)
     swept = dict(found.over)
     for text in over:
@@ -69,19 +67,17 @@ def combine(
         if name in swept:
             raise UsageError(f"{name} is swept twice. Name all of its values in one --over {name}=A,B,...")
         swept[name] = values
-    given: dict[str, Any] = {"data.spec": data} if data is not None else {}
-    given |= fields
     in_rows = {name for row in found.rows.values() for name in row}
     for name in swept:
         if name in in_rows:
             raise UsageError(f"{name} is swept, but the rows of the grid {found.name} set it themselves. Leave it out.")
-    for name in given:
+    for name in fields:
         if name in swept or name in in_rows:
             raise UsageError(f"{name} is given as one value, but the grid sweeps it. Leave --{name} or the sweep out.")
     if not swept and not found.rows:
         raise UsageError("The grid is empty: give --over group.field=A,B,... at least once, or --grid NAME.")
     recipe = found.recipe if recipe is None else recipe
-    return dataclasses.replace(found, recipe=recipe, over=swept, fixed={**found.fixed, **given})
+    return dataclasses.replace(found, recipe=recipe, over=swept, fixed={**found.fixed, **fields})
 
 
 def parse_over(text: str) -> tuple[str, tuple[str, ...]]:
