@@ -18,7 +18,7 @@ from results_forecasts import along, forecasts, in_short
 from results_lam import higher, shared
 from results_numbers import KNN, R_AUROC_FAIR
 from results_recipe import recipe
-from results_runs import BACKBONES, TABLES, Runs, missing, planned, read_runs
+from results_runs import BACKBONES, METHODS, TABLES, Runs, missing, planned, read_runs
 from results_table import axis, files, hardware, methods, others, scores, variants
 from results_verdicts import (
     COMPARED,
@@ -120,6 +120,7 @@ def _beginning(page: Page, runs: Runs, folder: Path) -> None:
         "| stage | runs | with a file | seeds | lacking |", "|---|---|---|---|---|", *(_stage(s, runs) for s in STAGES)
     )
     reasons = [f"`{name}` will not be run: {why}." for name, why in words.NEVER.items() if name not in runs]
+    reasons += [_waiting(stage, runs) for stage in words.WAITING if _waits(stage, runs)]
     if reasons:
         page.add(*reasons)
     devices = sorted(Counter(map(hardware, trained)).items())
@@ -156,6 +157,26 @@ def _stage(stage: str, runs: Runs) -> str:
     lack = "all" if len(lacking) == len(names) else lack
     cells = (STAGES[stage], str(len(names)), str(len(names) - len(lacking)), ", ".join(map(str, seeds)) or "none", lack)
     return f"| {' | '.join(cells)} |"
+
+
+def _waits(stage: str, runs: Runs) -> list[str]:
+    """The runs of a stage that were not made and are not given up."""
+    return [name for name in missing(planned(stage), runs) if name not in words.NEVER]
+
+
+def _waiting(stage: str, runs: Runs) -> str:
+    """Why they lack, and what they would cost by the seconds of the same method's run of 100 epochs."""
+    plan = {run.name: run for run in evidence.STAGES[stage]}
+    minutes = 0.0
+    for name in _waits(stage, runs):
+        method = next((each for each in METHODS if f"-{each}-" in name), "prosmin")
+        made = runs.get(f"{plan[name].recipe}-{method}-100", [])
+        seconds = [run.document["training_seconds"] for run in made if run.document["training_seconds"]]
+        if not seconds:
+            return words.WAITING[stage].format(cost="")
+        minutes += seconds[0] * int(plan[name].fields["training.epochs"]) / 100 / 60
+    cost = f", some {minutes:.0f} minutes of training by the seconds of the runs of 100 epochs"
+    return words.WAITING[stage].format(cost=cost)
 
 
 def _reading(page: Page, runs: Runs) -> None:

@@ -159,6 +159,18 @@ A file `NAME-sSEED.json` holds one run: its whole configuration, health, every m
 hash is of all that determines the result, the seed too. DIR is the folder of the data, RUNS that of the run
 folders."""
 
+WAITING = {
+    "headline": (
+        "What lacks of the runs of 200 epochs was not made for want of time on a GPU{cost}. The runs of 100 epochs say "
+        "what half of it reaches; `python benchmarks/evidence.py --data DIR --runs RUNS --stage headline` makes them."
+    ),
+    "axes": (
+        "What lacks along other fields was not made for want of time on a GPU{cost}. What trials of some of these "
+        "fields said stands under [What was tuned](#what-was-tuned); `--stage axes` makes the runs."
+    ),
+}
+"""Stages that wait, and why."""
+
 NEVER = {
     "cifar10-resnet18-deterministic-100-first": (
         "code and recipe of that time are gone, and in short runs with them it shrank as ProSMIN did (`start-det` and "

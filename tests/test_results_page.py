@@ -943,3 +943,17 @@ def test_the_scale_is_held_against_the_best_order_of_its_twin_and_of_others(tmp_
     claim = section(text(save(tmp_path, ours, twin, dino)), "## Claim: the probabilistic part helps")
     assert any(cell.startswith("+8.0 [") for cell in cells(claim, "R-AUROC %, the twin's by its best order").values())
     assert "Of other encoders the best is `short feature` of DINO, 74.0 [" in claim
+
+
+def test_runs_that_wait_have_a_reason_and_a_cost(tmp_path):
+    made = document(f"{RESNET}-prosmin-100") | {"training_seconds": 300.0}
+    told = section(text(save(tmp_path, made)), "## What was run")
+    assert "the runs of 200 epochs was not made for want of time on a GPU. The runs" in told  # the others' seconds lack
+    assert (
+        "along other fields was not made for want of time on a GPU, some 22 minutes of training" in told
+    )  # 18 / 4 * 5
+    for method, seconds in (("mocov3", 180.0), ("dino", 300.0), ("deterministic", 300.0)):
+        save(tmp_path, document(f"{RESNET}-{method}-100") | {"training_seconds": seconds})
+    told = section(text(tmp_path), "## What was run")
+    assert "for want of time on a GPU, some 36 minutes of training by the seconds" in told  # 2 * (5 + 3 + 5 + 5)
+    assert "`--stage axes`" in told
