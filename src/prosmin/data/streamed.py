@@ -14,7 +14,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from prosmin.data.pictures import Pictures, TooLargeError, check_not_empty, load_source, main_memory, worker_count
+from prosmin.data.pictures import (
+    Pictures,
+    TooLargeError,
+    check_not_empty,
+    load_source,
+    main_memory,
+    tell_left_out,
+    worker_count,
+)
 from prosmin.data.sources import Source, open_source
 from prosmin.errors import ProsminError
 
@@ -86,6 +94,12 @@ class Streamed:
         digest = hashlib.blake2b(str(tuple(data.shape)).encode(), digest_size=16)
         digest.update(data.contiguous().numpy().data)
         return digest.digest()
+
+
+def tell_unread(pictures: Streamed, readable: Tensor) -> None:
+    """Name those that turned out unreadable, on stderr: all but the ones with these numbers."""
+    missing = set(range(len(pictures))) - set(readable.tolist())
+    tell_left_out(pictures.spec, [pictures.key(i) for i in sorted(missing)])
 
 
 PictureSet = Pictures | Streamed

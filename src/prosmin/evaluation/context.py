@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from prosmin.data.feed import Batch
-from prosmin.data.pictures import Pictures, tell_left_out
-from prosmin.data.streamed import PictureSet, Streamed
+from prosmin.data.pictures import Pictures
+from prosmin.data.streamed import PictureSet, Streamed, tell_unread
 from prosmin.data.views import evaluation_view
 from prosmin.encoder import Encoder, Summary, has_batchnorm, set_statistics
 from prosmin.errors import ProsminError
@@ -59,8 +59,7 @@ class Context:
         for name, pictures in self.sets.items():
             if isinstance(pictures, Streamed):
                 readable = self._tensors(name, TRAINED)["numbers"]
-                missing = set(range(len(pictures))) - set(readable.tolist())
-                tell_left_out(pictures.spec, [pictures.key(i) for i in sorted(missing)])
+                tell_unread(pictures, readable)
                 self.sets[name] = pictures.subset(readable)
 
     def features(self, name: str, subject: str = TRAINED) -> Tensor:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from prosmin.data.pictures import Pictures, tell_left_out
-from prosmin.data.streamed import PictureSet
+from prosmin.data.pictures import Pictures
+from prosmin.data.streamed import PictureSet, tell_unread
 from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError
 from prosmin.evaluation.batches import set_batches
@@ -41,8 +41,7 @@ def _embed(encoder: Encoder, pictures: PictureSet) -> tuple[Tensor, Tensor]:
         features.append(encoder.batch_features(batch).cpu())
         places.append(batch.index)
     readable = torch.cat(places)
-    missing = set(range(len(pictures))) - set(readable.tolist())
-    tell_left_out(pictures.spec, [pictures.key(i) for i in sorted(missing)])
+    tell_unread(pictures, readable)
     return torch.cat(features), readable
 
 

@@ -48,7 +48,6 @@ def is_vit(name: str) -> bool:
 def check_views(backbone: nn.Module, config: Config) -> None:
     """An error where the network cannot take the views, or gives something else than one vector a picture."""
     views = config.views
-    modes = [(module, module.training) for module in backbone.modules()]
     weights = next(backbone.parameters())
     backbone.eval()
     for field in ("global_size", "local_size") if views.local else ("global_size",):
@@ -66,8 +65,7 @@ def check_views(backbone: nn.Module, config: Config) -> None:
                 f"backbone.name is {config.backbone.name!r}, which gives {tuple(found.shape)} for a picture "
                 f"where one vector of {backbone.num_features} is wanted. Choose another."
             )
-    for module, mode in modes:
-        module.training = mode
+    backbone.train()
 
 
 def vit_options(config: BackboneConfig, image_size: int) -> dict[str, Any]:
