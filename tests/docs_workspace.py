@@ -35,9 +35,11 @@ WNIDS = ("n01440764", "n01443537", "n01484850")
 def make_workspace(root: Path) -> None:
     """Fill an empty folder; every set has the three colours of `coloured` as its classes."""
     train, test = _doubtful(coloured(120, seed=0, side=SIDE)), _doubtful(coloured(24, seed=1, side=SIDE))
-    _write_flat(root / "my-pictures", coloured(200, side=SIDE))
-    _write_flat(root / "my-strange-pictures", coloured(12, seed=2, side=SIDE), inverted=True)
-    for name in ("my-labelled-pictures", "my-other-set"):
+    _write_flat(root / "my-images", coloured(200, side=SIDE))
+    _write_flat(root / "ood-images", coloured(12, seed=2, side=SIDE), inverted=True)
+    shutil.copytree(root / "my-images", root / "clean-images")
+    shutil.copytree(root / "ood-images", root / "new-images")
+    for name in ("my-labelled-images", "my-other-set"):
         _write_classes(root / name / "train", train)
         _write_classes(root / name / "test", test)
     _write_parquet(root / "my-parquet/train-00000.parquet", train)
@@ -153,7 +155,7 @@ def _block_of_twin() -> str:
 
 def _train(root: Path) -> None:
     """One ResNet, copied to every name, and one ViT."""
-    fields = TINY | {"data.spec": f"folder:{root}/my-pictures", "training.max_steps": "3"}
+    fields = TINY | {"data.spec": f"folder:{root}/my-images", "training.max_steps": "3"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run = pretrain(configs.resolve(recipe="demo", overrides=fields), root / "runs" / RUNS[0])
