@@ -17,9 +17,9 @@ check: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# RESULTS.md and its figures, from the files in benchmarks/results/ alone.
+# RESULTS.md with its figure and the README's tables, from the files in benchmarks/results/.
 results: $(VENV)/.installed-test
-	$(BIN)/python benchmarks/results_page.py
+	$(BIN)/python benchmarks/results.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "prosmin needs Python 3.11 or later: make PYTHON=python3.12 ...")'

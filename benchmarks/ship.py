@@ -11,6 +11,7 @@ few votes of 10,000, so kNN may differ from the evidence by 0.2 points.
 import argparse
 import dataclasses
 import json
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -28,13 +29,26 @@ from prosmin.export.agreement import outputs_of, random_views
 from prosmin.export.encoder_folder import write_half
 from prosmin.export.staging import staged
 from prosmin.files import write_text
-from results_runs import Finished
 
 ENCODERS = Path(__file__).resolve().parent.parent / "src" / "prosmin" / "encoders"
 TRAIN, TEST = "cifar10-train.parquet", "cifar10-test.parquet"
 NEIGHBOURS = Path(__file__).resolve().parent / "results" / "neighbours-cpu.json"
 TOLERANCE = 0.002
 """Of a share of right answers: 0.2 points."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """A file of evidence.py: its name without .json, and all that it contains."""
+
+    file: str
+    document: dict[str, Any]
+
+    def metric(self, protocol: str, name: str) -> float | None:
+        """A number of a protocol; None where there is none that is finite."""
+        found = self.document["results"].get(protocol, {}).get("metrics", {}).get(name)
+        return found if found is not None and math.isfinite(found) else None
+
 
 LIMITS = """\
 - It was trained on pictures of {side} x {side} pixels and sees every picture at that size: what is not visible there

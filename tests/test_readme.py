@@ -1,18 +1,11 @@
-"""The README's numbers are those of the results files; test_docs.py checks its commands, Python and links."""
+"""The numbers of the README's evidence are those of the files; tests/benchmarks/test_results.py checks its tables."""
 
 import json
-import runpy
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 RESULTS = ROOT / "benchmarks/results"
-
-
-def test_the_tables_are_made_of_the_results_files(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # scripts, not a package
-    script = runpy.run_path(str(ROOT / "benchmarks/readme.py"))
-    assert script["rewritten"]() == README
 
 
 def test_the_evidence_is_that_of_the_results_files():
