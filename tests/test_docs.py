@@ -268,7 +268,7 @@ def test_commands_and_python_run(name, workspace, capsys):
         exec(compile(block, name, "exec"), own := {})  # every block stands alone
         names |= own
     if name == "README.md":
-        assert (len(names["unsure"]), len(names["strange"])) == (840, 1200)
+        assert (len(names["unsure"]), len(names["ood"])) == (840, 1200)
     if name == "evaluation.md":
         assert_metrics_are_documented(workspace / "runs")
 
