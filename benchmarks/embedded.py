@@ -8,7 +8,6 @@ file are not repeated; test pictures are never read.
 """
 
 import argparse
-import json
 import os
 import platform
 import tempfile
@@ -23,13 +22,14 @@ from prosmin.data.pictures import load_pictures
 from prosmin.encoder import has_batchnorm, load, set_statistics
 from prosmin.evaluation.held_out import held_out_knn
 from prosmin.training.pretrain import pretrain
+from sections import append_missing
 
 RUNS = [("demo", method) for method in ("prosmin", "dino", "mocov3")]
 RUNS += [("demo-vit", method) for method in ("prosmin", "dino", "ibot", "mocov3")]
 
 
 def judge(recipe: str, method: str, seed: int, epochs: int) -> dict[str, object]:
-    """One run and its line."""
+    """One run and the rest of its line."""
     fields = {"method.name": method, "training.seed": str(seed), "training.epochs": str(epochs)}
     config = configs.resolve(recipe=recipe, overrides=fields | {"compute.accelerator": "cpu"})
     pictures = load_pictures(config.data.spec)
@@ -39,8 +39,7 @@ def judge(recipe: str, method: str, seed: int, epochs: int) -> dict[str, object]
         seconds = time.monotonic() - began
         encoder = load(run)
     fresh = encoder.untrained()
-    line: dict[str, object] = {"recipe": recipe, "method": method, "seed": seed, "epochs": epochs}
-    line |= {"knn_trained": held_out_knn(encoder, pictures)["knn_top1"]}
+    line: dict[str, object] = {"knn_trained": held_out_knn(encoder, pictures)["knn_top1"]}
     line |= {"knn_untrained": held_out_knn(fresh, pictures)["knn_top1"]}
     if has_batchnorm(fresh):
         line |= {"knn_untrained_batchnorm_set": held_out_knn(set_statistics(fresh, pictures), pictures)["knn_top1"]}
@@ -61,15 +60,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    lines = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    done = {(line["recipe"], line["method"], line["seed"], line["epochs"]) for line in lines}
-    for seed in range(options.seeds):
-        for recipe, method in RUNS:
-            if (recipe, method, seed, options.epochs) not in done:
-                line = json.dumps(judge(recipe, method, seed, options.epochs))
-                print(line, flush=True)
-                with options.out.open("a") as file:
-                    file.write(line + "\n")
+    jobs = [{"recipe": recipe, "method": method, "seed": seed, "epochs": options.epochs}
+            for seed in range(options.seeds) for recipe, method in RUNS]  # fmt: skip
+    append_missing(options.out, jobs, judge)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from demo import logged_step
 from prosmin import cli
 from prosmin.training import checkpoints, pretrain  # noqa: F401  (imported before the first fork)
 
@@ -49,14 +50,6 @@ def start(run: Path, steps: int, log: Path) -> int:
     os._exit(status)
 
 
-def last_step(run: Path) -> int:
-    """The newest logged step, as anyone could read it."""
-    try:
-        return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"]
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
 def is_writing(run: Path) -> bool:
     """Whether a checkpoint is being written."""
     try:
@@ -77,9 +70,9 @@ def disturb(run: Path, steps: int, number: signal.Signals, kills: int, log: Path
     while seen["struck"] < kills:
         process = start(run, steps, log)
         aims_at_write = number == signal.SIGKILL and seen["struck"] % 3 == 0
-        goal, delay = last_step(run) + moments.randint(0, 3), moments.random() * 0.03
+        goal, delay = logged_step(run) + moments.randint(0, 3), moments.random() * 0.03
         status = None
-        while status is None and not (is_writing(run) if aims_at_write else last_step(run) >= goal):
+        while status is None and not (is_writing(run) if aims_at_write else logged_step(run) >= goal):
             status = has_ended(process)
             time.sleep(0.0005)
         time.sleep(0.0 if aims_at_write else delay)

@@ -15,7 +15,6 @@ import os
 import platform
 import tempfile
 import warnings
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from prosmin.evaluation.forecasts import make_forecasts
 from prosmin.evaluation.held_out import held_out_knn, held_out_mask
 from prosmin.evaluation.skill import judge_skill
 from prosmin.training.pretrain import pretrain
+from sections import append_missing
 
 JUDGED, KNOWN = 200, 300
 """Pictures whose forecasts are judged, and pictures that the constant scale and the climatology are fitted on."""
@@ -40,10 +40,10 @@ KEPT = (
 )  # fmt: skip
 
 
-def judge(recipe: str, weight: float, same_view: bool, seed: int, epochs: int) -> dict[str, Any]:
-    """One run and its line."""
+def judge(recipe: str, identification: float, same_view: bool, seed: int, epochs: int) -> dict[str, Any]:
+    """One run and the rest of its line."""
     fields = {
-        "loss.identification": str(weight),
+        "loss.identification": str(identification),
         "loss.same_view": str(same_view).lower(),
         "training.seed": str(seed),
         "training.epochs": str(epochs),
@@ -62,11 +62,6 @@ def judge(recipe: str, weight: float, same_view: bool, seed: int, epochs: int) -
     )
     found = judge_coverage(judged, seed=0)[0] | judge_skill(judged, known, seed=0)[0]
     return {
-        "recipe": recipe,
-        "identification": weight,
-        "same_view": same_view,
-        "seed": seed,
-        "epochs": epochs,
         "knn_top1": held_out_knn(encoder, pictures)["knn_top1"],
         "feature_rank": last["feature_rank"],
         **{name: found[name] for name in KEPT},
@@ -86,15 +81,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    lines = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    names = ("recipe", "identification", "same_view", "seed", "epochs")
-    done = {tuple(line[name] for name in names) for line in lines}
-    for seed, recipe, variant in product(range(options.seeds), options.recipes.split(","), VARIANTS):
-        if (recipe, *variant, seed, options.epochs) not in done:
-            line = json.dumps(judge(recipe, *variant, seed, options.epochs))
-            print(line, flush=True)
-            with options.out.open("a") as file:
-                file.write(line + "\n")
+    jobs = [{"recipe": recipe, "identification": weight, "same_view": same_view, "seed": seed, "epochs": options.epochs}
+            for seed in range(options.seeds) for recipe in options.recipes.split(",")
+            for weight, same_view in VARIANTS]  # fmt: skip
+    append_missing(options.out, jobs, judge)
 
 
 if __name__ == "__main__":

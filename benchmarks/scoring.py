@@ -3,7 +3,7 @@
     python benchmarks/scoring.py --out benchmarks/results/scoring-cpu.json
     python benchmarks/scoring.py --device cuda --out benchmarks/results/scoring-h200.json
 
-The first takes about a minute; the second also times the compiled versions and a ViT-S/16. Both versions
+The first takes about a minute; the second also times the compiled versions. Both versions
 score 18 views of 64 pictures against 2 targets at K 4096 with 4 samples, forward and backward; their rounds
 alternate, so that a busy machine slows both. Noise is drawn before the clock starts and timed on its own.
 Memory is what a round adds to mean, scale and target at its peak, noise and gradients included: on a GPU the
@@ -14,8 +14,6 @@ of CPU memory.
 import argparse
 import json
 import multiprocessing
-import os
-import platform
 import statistics
 import sys
 import time
@@ -27,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prosmin.benchmark.machine import describe_machine
 from prosmin.randomness import key, normal
 from prosmin.scoring import noise_count, view_scores
 
@@ -194,7 +193,7 @@ def _child_peak(name: str, args: argparse.Namespace) -> float:
 
 def _status(field: str) -> int:
     """A line of Linux's account of this process, in kilobytes."""
-    lines = dict(line.split(":", 1) for line in _read("/proc/self/status").splitlines())
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(lines[field].split()[0])
 
 
@@ -215,35 +214,8 @@ def time_noise(args: argparse.Namespace) -> dict[str, float]:
     return found
 
 
-def time_vit(args: argparse.Namespace) -> dict[str, float]:
-    """Forward and backward of a ViT-S/16 on 2 x 224 and 16 x 96 pixels, bfloat16 autocast: less than a step.
-
-    A training step adds heads, target network, optimiser and views: the loss's share of it is smaller.
-    """
-    import timm
-
-    model = timm.create_model("vit_small_patch16_224", dynamic_img_size=True, num_classes=0).to(args.device).train()
-    groups = [
-        torch.randn(count * args.batch, 3, side, side, device=args.device)
-        for count, side in ((args.targets, 224), (args.views - args.targets, 96))
-    ]
-
-    def step(network: Callable[[Tensor], Tensor]) -> None:
-        model.zero_grad(set_to_none=True)
-        with torch.autocast(args.device, dtype=torch.bfloat16):
-            features = torch.cat([network(group) for group in groups])
-        features.float().square().mean().backward()
-
-    versions = {"eager": model} | ({"compiled": torch.compile(model, dynamic=False)} if args.compile else {})
-    found = {}
-    for name, network in versions.items():
-        rounds = [timed(partial(step, network), args.device)[0] for _ in range(args.rounds + 3)]
-        found[f"{name}_median_ms"] = statistics.median(rounds[3:])
-    return found
-
-
 def ratios(results: dict[str, Any]) -> dict[str, float]:
-    """What the issue asks for: how many times faster and smaller, and the share of a step."""
+    """How many times faster and smaller."""
     losses, memory = results["losses"], results["peak_memory_mb"]
     found = {}
     for name in ("ours", "ours compiled"):
@@ -255,38 +227,7 @@ def ratios(results: dict[str, Any]) -> dict[str, float]:
     found["ours against obvious: difference in standard errors"] = gap / error
     for name, milliseconds in results.get("device_ms", {}).items():
         found[f"{name}: times faster on the device alone"] = results["device_ms"]["obvious"] / milliseconds
-    if "vit_small" in results:
-        for kind, name in (("eager", "ours"), ("compiled", "ours compiled")):
-            if name in losses:
-                loss = losses[name]["median_ms"]
-                with_noise = loss + results["noise"][f"{kind}_median_ms"]
-                vit = results["vit_small"][f"{kind}_median_ms"]
-                found[f"{kind}: loss as a share of loss + ViT"] = loss / (loss + vit)
-                found[f"{kind}: loss and noise as a share of both + ViT"] = with_noise / (with_noise + vit)
     return found
-
-
-def describe_machine(args: argparse.Namespace) -> dict[str, Any]:
-    """Hardware and versions."""
-    names = [
-        line.split(":")[1].strip() for line in _read("/proc/cpuinfo").splitlines() if line.startswith("model name")
-    ]
-    machine = {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-    if args.device == "cuda":
-        import timm
-
-        machine |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda, "timm": timm.__version__}
-    return machine
-
-
-def _read(path: str) -> str:
-    return Path(path).read_text() if Path(path).exists() else ""
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -304,7 +245,6 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     results["noise"] = time_noise(args)
     if args.device == "cuda":
         results["device_ms"] = time_on_device(losses, args)
-        results["vit_small"] = time_vit(args)
     results["ratios"] = ratios(results)
     return results
 
@@ -322,7 +262,11 @@ def main() -> None:
     args.compile = args.device == "cuda"
     settings = {name: getattr(args, name) for name in ("views", "targets", "batch", "dim", "samples", "rounds")}
     command = "python " + " ".join(sys.argv)
-    report = {"command": command, "machine": describe_machine(args), "settings": settings} | measure(args)
+    report = {
+        "command": command,
+        "machine": describe_machine(torch.device(args.device)),
+        "settings": settings,
+    } | measure(args)
     text = json.dumps(report, indent=1)
     print(text)
     if args.out:

@@ -1,10 +1,10 @@
-"""Sections of a long measurement: chosen by name, each with a time bound of its own, saved as soon as it is done."""
+"""Long measurements that keep what they have: sections with time limits, and lines of a .jsonl file."""
 
 import json
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -64,3 +64,14 @@ def bounded(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def append_missing(out: Path, jobs: Iterable[dict[str, Any]], judge: Callable[..., dict[str, Any]]) -> None:
+    """Add the line of every job that the .jsonl file does not have yet; a job is the arguments of `judge`."""
+    known = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    for job in jobs:
+        if not any(job.items() <= line.items() for line in known):
+            line = json.dumps(job | judge(**job))
+            print(line, flush=True)
+            with out.open("a") as file:
+                file.write(line + "\n")

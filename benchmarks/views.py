@@ -1,19 +1,16 @@
-"""How many pictures a second the views are made, beside torchvision's transforms of the same recipe.
+"""Are our views made faster than torchvision's transforms of the same recipe, on a CPU with two threads?
 
-    python benchmarks/views.py                  # CPU, two threads: batched views against a picture at a time
-    python benchmarks/views.py --device cuda    # GPU: the views alone, eager and compiled
+    python benchmarks/views.py --out benchmarks/results/views-cpu.json
 
-On the CPU the reference runs in the ways people run it: one process with two threads and two processes with
-one thread each (a loader's workers, their results not sent anywhere), colours on bytes and on floats. The
-ratio is against the fastest of them. Rounds alternate between the rivals; medians are reported.
+torchvision runs in the ways people run it: one process with two threads and two processes with one thread each (a
+loader's workers, their results not sent anywhere), colours on bytes and on floats. The ratio is to the fastest of them.
+Rounds alternate between the rivals; medians are reported. benchmarks/throughput.py times the views on a GPU.
 """
 
 import argparse
 import dataclasses
 import json
 import multiprocessing
-import os
-import platform
 import statistics
 import sys
 import time
@@ -22,18 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torchvision
 from torch import Tensor
 from torchvision.transforms import v2
 
+from prosmin.benchmark.machine import describe_machine
 from prosmin.config import ViewsConfig
 from prosmin.data import colour
-from prosmin.data.views import draw, make_views, render
-from prosmin.methods.output import Draws
+from prosmin.data.views import make_views
 
-RESULTS = Path(__file__).parent / "results"
 THREADS = 2
-CPU_CASES = {
+CASES = {
     "2x32 + 2x16 from 32x32": (ViewsConfig(), (32, 32), 256),
     "2x224 + 2x96 from 300x400": (ViewsConfig(global_size=224, local_size=96), (300, 400), 16),
 }
@@ -124,7 +119,7 @@ def seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def compare_on_cpu(config: ViewsConfig, size: tuple[int, int], batch: int, *, rounds: int) -> dict[str, Any]:
+def compare(config: ViewsConfig, size: tuple[int, int], batch: int, *, rounds: int) -> dict[str, Any]:
     """Medians over rounds in which the rivals take turns."""
     images, sizes, positions = pictures(batch, size), torch.tensor([size] * batch), torch.arange(batch)
     workers = {floats: Workers(images, config, floats=floats) for floats in (False, True)}
@@ -174,84 +169,23 @@ def processor_time(config: ViewsConfig, size: tuple[int, int], batch: int, *, ro
     return {name: round(statistics.median(values), 3) for name, values in times.items()}
 
 
-def time_on_gpu(batch: int, *, compiled: bool, tf32: bool, rounds: int) -> dict[str, Any]:
-    """2x224 + 16x96 views of 500x375 pictures: median time of a batch and the most memory it took."""
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    config = ViewsConfig(global_size=224, local_size=96, local=16)
-    images = pictures(batch, (375, 500)).cuda()
-    sizes, positions = torch.tensor([[375, 500]] * batch).cuda(), torch.arange(batch).cuda()
-    function = torch.compile(render, fullgraph=True, dynamic=False) if compiled else render
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    times = []
-    for step in range(rounds + 5):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        function(images, sizes, config, draw(config, Draws(0, step, positions, 0.0).uniform))
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    median = statistics.median(times[5:])
-    return {
-        "batch": batch,
-        "compiled": compiled,
-        "tf32": tf32,
-        "milliseconds": round(median, 3),
-        "pictures_per_second": round(1e3 * batch / median),
-        "peak_gib": round((torch.cuda.max_memory_allocated() - before) / 2**30, 2),
-    }
-
-
-def hardware(device: str) -> str:
-    """The processor's or the GPU's name."""
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-
-
 def main() -> None:
     """Run, print and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument(
-        "--out", type=Path, help="result file; results/views-DEVICE.json beside this script if not given"
-    )
+    parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    load = os.getloadavg()[0]  # a machine at other work makes two threads wait for one another
-    results: Any
-    if args.device == "cpu":
-        torch.set_num_threads(THREADS)
-        results = {}
-        for name, (config, size, batch) in CPU_CASES.items():
-            spent = processor_time(config, size, batch, rounds=min(args.rounds, 5))
-            case = {"processor_milliseconds_a_picture": spent}
-            case |= compare_on_cpu(config, size, batch, rounds=args.rounds)
-            results[name] = {"views": dataclasses.asdict(config), **case}
-            print(f"{name}: {json.dumps(case, indent=2)}", flush=True)
-    else:
-        results = []
-        for tf32 in (False, True):
-            for compiled in (False, True):
-                for batch in (64, 128, 256):
-                    results.append(time_on_gpu(batch, compiled=compiled, tf32=tf32, rounds=args.rounds))
-                    print(results[-1], flush=True)
-    document = {
-        "command": "python benchmarks/views.py " + " ".join(sys.argv[1:]),
-        "hardware": hardware(args.device),
-        "threads": THREADS if args.device == "cpu" else None,
-        "load_before": round(load, 2),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "torchvision": torchvision.__version__,
-        },
-        "results": results,
-    }
-    out = args.out or RESULTS / f"views-{args.device}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=2) + "\n")
+    torch.set_num_threads(THREADS)
+    machine = describe_machine(torch.device("cpu"))  # with its load: other work makes two threads wait for one another
+    results = {}
+    for name, (config, size, batch) in CASES.items():
+        spent = processor_time(config, size, batch, rounds=min(args.rounds, 5))
+        case = {"processor_milliseconds_a_picture": spent}
+        case |= compare(config, size, batch, rounds=args.rounds)
+        results[name] = {"views": dataclasses.asdict(config), **case}
+        print(f"{name}: {json.dumps(case, indent=2)}", flush=True)
+    document = {"command": " ".join(["python", *sys.argv]), "hardware": machine, "results": results}
+    args.out.write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":
