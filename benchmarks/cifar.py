@@ -20,17 +20,17 @@ import torch
 from torch import Tensor
 
 from prosmin import config as configs
-from prosmin.data.pictures import Pictures, load_pictures
+from prosmin.data.image_sets import Pictures, load_pictures
+from prosmin.data.subsets import held_out_mask
 from prosmin.encoder import Encoder, load
+from prosmin.encoder.neighbours import nearest, vote
 from prosmin.errors import Stopped
-from prosmin.evaluation.calibration import classification_metrics
-from prosmin.evaluation.coverage import judge_coverage
 from prosmin.evaluation.forecasts import make_forecasts, no_forecasts
-from prosmin.evaluation.held_out import held_out_mask
-from prosmin.evaluation.knn import nearest, vote
-from prosmin.evaluation.linear import linear_probe
-from prosmin.evaluation.retrieval import r_auroc, right_neighbours
-from prosmin.evaluation.skill import judge_skill
+from prosmin.evaluation.metrics.calibration import classification_metrics
+from prosmin.evaluation.metrics.coverage import judge_coverage
+from prosmin.evaluation.metrics.retrieval import r_auroc, right_neighbours
+from prosmin.evaluation.metrics.skill import judge_skill
+from prosmin.evaluation.probes.linear import linear_probe
 from prosmin.training.pretrain import pretrain
 
 FORECAST = 512

@@ -45,18 +45,18 @@ import torch
 from PIL import Image
 
 from prosmin import config as configs
-from prosmin.benchmark.machine import describe_machine
-from prosmin.benchmark.timing import synchronise
-from prosmin.data.feed import Batch, StreamFeed
-from prosmin.data.given import picture_batches
-from prosmin.data.noting import Noting
-from prosmin.data.photos import load_photograph, photograph_files
-from prosmin.data.pictures import load_pictures, read_picture, worker_count
+from prosmin.benchmark.measure import synchronise
+from prosmin.data.image_sets import load_pictures, read_picture, worker_count
+from prosmin.data.inputs import picture_batches
 from prosmin.data.sources import open_source
+from prosmin.data.sources.photos import load_photograph, photograph_files
+from prosmin.data.stream import Batch, StreamFeed
+from prosmin.data.unreadable import Noting
 from prosmin.embed import embed
-from prosmin.embed.request import NO_REFERENCE, Request
+from prosmin.embed.run import NO_REFERENCE, Request
 from prosmin.encoder import Encoder, load, untrained
 from prosmin.files import write_text
+from prosmin.machine import describe_machine
 from turns import in_turns
 
 PEAK = """

@@ -33,9 +33,9 @@ from prosmin import config as configs
 from prosmin.data import views
 from prosmin.methods import METHODS
 from prosmin.training import health
+from prosmin.training.checkpoint import Saver
 from prosmin.training.pretrain import pretrain
-from prosmin.training.saving import Saver
-from prosmin.training.stepping import Stepper
+from prosmin.training.step import Stepper
 
 LAUNCH = 10e-6
 """Seconds between two kernels that are both in the queue, at most."""

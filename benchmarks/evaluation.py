@@ -28,22 +28,21 @@ from typing import Any
 import torch
 
 from prosmin import config as configs
-from prosmin.benchmark.machine import describe_machine
-from prosmin.benchmark.timing import elapsed, measure
+from prosmin.benchmark.measure import elapsed, measure
 from prosmin.data.corruptions.generate import TORCH
-from prosmin.data.feed import Batch
-from prosmin.data.given import picture_batches
-from prosmin.data.pictures import Pictures
-from prosmin.data.streamed import in_memory, open_pictures
+from prosmin.data.image_sets import Pictures, in_memory, open_pictures
+from prosmin.data.inputs import picture_batches
+from prosmin.data.stream import Batch
 from prosmin.encoder import UNCERTAINTY_VIEWS, Encoder, load, untrained
+from prosmin.encoder.detectors import DETECTORS
+from prosmin.encoder.neighbours import knn_probabilities
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.knn import knn_probabilities
-from prosmin.evaluation.ood import DETECTORS
+from prosmin.evaluation.forecasts import view_scores
 from prosmin.evaluation.options import Options
 from prosmin.evaluation.protocols import PROTOCOLS
-from prosmin.evaluation.result import Result
-from prosmin.evaluation.suite import evaluate
-from prosmin.evaluation.view_scores import view_scores
+from prosmin.evaluation.results import Result
+from prosmin.evaluation.run import evaluate
+from prosmin.machine import describe_machine
 from sections import Sections
 
 KNN_SECONDS = {"cpu": 10.0, "cuda": 1.0}  # what each may take at most; of a CPU with two cores

@@ -24,14 +24,14 @@ from typing import Any
 import torch
 
 from prosmin import config as configs
-from prosmin.benchmark.machine import describe_machine
-from prosmin.encoder_file import read_card
+from prosmin.encoder.file import read_card
 from prosmin.errors import Stopped
-from prosmin.evaluation.linear import L2_GRID
 from prosmin.evaluation.options import Options
-from prosmin.evaluation.suite import evaluate
+from prosmin.evaluation.probes.linear import L2_GRID
+from prosmin.evaluation.run import evaluate
 from prosmin.export import export
 from prosmin.files import write_text
+from prosmin.machine import describe_machine
 from prosmin.training import health
 from prosmin.training.pretrain import pretrain
 

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 
 from demo import logged_step
 from prosmin import cli
-from prosmin.training import checkpoints, pretrain  # noqa: F401  (imported before the first fork)
+from prosmin.training import checkpoint as checkpoints
 
 FIELDS = {
     "backbone.name": "resnet8_cifar", "heads.hidden": 32, "heads.bottleneck": 16, "heads.dim": 24,

@@ -21,12 +21,13 @@ from typing import Any
 import torch
 
 from prosmin import config as configs
-from prosmin.data.pictures import load_pictures
+from prosmin.data.image_sets import load_pictures
+from prosmin.data.subsets import held_out_mask
 from prosmin.encoder import load
-from prosmin.evaluation.coverage import judge_coverage
 from prosmin.evaluation.forecasts import make_forecasts
-from prosmin.evaluation.held_out import held_out_knn, held_out_mask
-from prosmin.evaluation.skill import judge_skill
+from prosmin.evaluation.held_out import held_out_knn
+from prosmin.evaluation.metrics.coverage import judge_coverage
+from prosmin.evaluation.metrics.skill import judge_skill
 from prosmin.training.pretrain import pretrain
 from sections import append_missing
 

@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 
 import evidence
 from prosmin.errors import ProsminError
-from prosmin.report.intervals import NORMAL, wilson
+from prosmin.evaluation.metrics.intervals import NORMAL, wilson
 
 TEST = 10_000
 """Images in CIFAR-10's test split, and in each of the two OOD sets."""

@@ -21,13 +21,11 @@ from typing import Any
 import torch
 
 from prosmin import config as configs
-from prosmin.benchmark.machine import describe_machine
-from prosmin.benchmark.parts import describe_views
-from prosmin.benchmark.sizes import count_parameters
-from prosmin.benchmark.timing import measure
+from prosmin.benchmark.measure import count_parameters, describe_views, measure
 from prosmin.benchmark.trainer import Trainer, release_memory
 from prosmin.config import METHOD_GROUPS, METHOD_TITLES, Config
 from prosmin.errors import UsageError
+from prosmin.machine import describe_machine
 from sections import Sections
 from step_anatomy import random_views
 

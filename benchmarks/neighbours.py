@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from prosmin.benchmark.machine import describe_machine
-from prosmin.data.pictures import Pictures, load_pictures
+from prosmin.data.image_sets import Pictures, load_pictures
 from prosmin.encoder import load
-from prosmin.evaluation.ood import fit_knn_distance
-from prosmin.evaluation.ranking import auroc
+from prosmin.encoder.detectors import fit_knn_distance
+from prosmin.evaluation.metrics.ranking import auroc
+from prosmin.machine import describe_machine
 
 ENCODER = "cifar10-vit"
 BELONGING, STRANGE, DRAWS = 12_000, 2_000, 3

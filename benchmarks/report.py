@@ -2,9 +2,9 @@
 
     OMP_NUM_THREADS=1 python benchmarks/report.py --out benchmarks/results/report-cpu.json
 
-The runs are those of the tests (tests/fake_run.py), as large as they get: 10,000 evaluated pictures, 1,500 of them
-with thumbnails of 64 px, and a log of 20,000 lines. One alone and four side by side; beside them the seconds that the
-map of 1,500 pictures takes, which `prosmin evaluate` spends once.
+The runs are those of the tests (tests/support/fake_run.py), as large as they get: 10,000 evaluated images, 1,500
+of them with thumbnails of 64 px, and a log of 20,000 lines. One alone and four side by side; and the seconds the
+map of 1,500 images takes, which `prosmin evaluate` spends once.
 """
 
 import argparse
@@ -20,9 +20,8 @@ from typing import Any
 
 import torch
 
-from prosmin.evaluation.planar_map import planar_map
+from prosmin.evaluation.gallery import LARGEST, planar_map
 from prosmin.evaluation.protocols.pictures import SHOWN
-from prosmin.evaluation.thumbnails import LARGEST
 from prosmin.report import write_report
 
 EVALUATED, LINES, RUNS = 10_000, 20_000, 4
@@ -39,7 +38,7 @@ def large_run(folder: Path, seed: int) -> Path:
 
 def fake_run(folder: Path, **options: Any) -> Path:
     """That of the tests, which are no package."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests/support"))
     return importlib.import_module("fake_run").fake_run(folder, **options)
 
 

@@ -19,16 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from prosmin import config as configs
-from prosmin.data.pictures import Pictures, load_pictures
+from prosmin.data.image_sets import Pictures, load_pictures
 from prosmin.encoder import Encoder, load
-from prosmin.encoder_file import REFERENCE, read_card
+from prosmin.encoder.file import REFERENCE, read_card
+from prosmin.encoder.neighbours import knn_probabilities
 from prosmin.errors import ProsminError, UsageError
-from prosmin.evaluation.classes import check_classes
-from prosmin.evaluation.knn import knn_probabilities
-from prosmin.export.agreement import outputs_of, random_views
+from prosmin.evaluation.sets import check_classes
+from prosmin.export.card import outputs_of, random_views
 from prosmin.export.encoder_folder import write_half
-from prosmin.export.staging import staged
-from prosmin.files import write_text
+from prosmin.files import staged, write_text
 
 ENCODERS = Path(__file__).resolve().parent.parent / "src" / "prosmin" / "encoders"
 TRAIN, TEST = "cifar10-train.parquet", "cifar10-test.parquet"

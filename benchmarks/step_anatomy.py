@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity
 from torch.utils.flop_counter import FlopCounterMode
 
-from prosmin.benchmark.timing import Timing, measure, synchronise
+from prosmin.benchmark.measure import Timing, measure, synchronise
 from prosmin.benchmark.trainer import Trainer
 from prosmin.config import Config
 from prosmin.data.views import GLOBAL_VIEWS, Views

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from neighbours import BELONGING, DRAWS, STRANGE, spread
-from prosmin.benchmark.machine import describe_machine
-from prosmin.data.pictures import load_pictures
-from prosmin.encoder import Encoder, Images, load
-from prosmin.evaluation.ood import KnnDistance, fit_knn_distance
-from prosmin.evaluation.ranking import auroc
-from prosmin.evaluation.spread import mean_log_scale
+from prosmin.data.image_sets import load_pictures
+from prosmin.data.inputs import Images
+from prosmin.encoder import Encoder, load
+from prosmin.encoder.detectors import KnnDistance, fit_knn_distance, mean_log_scale
+from prosmin.evaluation.metrics.ranking import auroc
+from prosmin.machine import describe_machine
 
 MADE_UP = 500
 SIZES, CLASS_SIZES, FLOWERS = (500, 2_000, 10_000), (100, 500), 600

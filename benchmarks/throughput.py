@@ -27,15 +27,14 @@ import torch
 from torch import Tensor
 
 from prosmin import config as configs
-from prosmin.benchmark.machine import describe_machine
-from prosmin.benchmark.parts import describe_views
-from prosmin.benchmark.timing import elapsed, measure, summarise
+from prosmin.benchmark.measure import describe_views, elapsed, measure, summarise
 from prosmin.benchmark.trainer import Trainer, random_orders, release_memory
 from prosmin.config import Config
-from prosmin.data.feed import AHEAD, StreamFeed, open_feed
+from prosmin.data.order import Order
 from prosmin.data.sources import Source, open_source
+from prosmin.data.stream import AHEAD, StreamFeed, open_feed
 from prosmin.data.views import Views
-from prosmin.training.order import Order
+from prosmin.machine import describe_machine
 from rival_loader import EncodedPictures, endless, to_views
 from sections import Sections
 from step_anatomy import count_flops, kernels, pieces_of_a_step, random_views

@@ -7,22 +7,9 @@ import pytest
 import torch
 
 from prosmin import config as configs
+from tiny_run import TINY
 
 torch.set_num_threads(min(2, int(os.environ.get("OMP_NUM_THREADS", "2"))))
-
-TINY = {
-    "backbone.name": "resnet8_cifar",
-    "heads.hidden": "32",
-    "heads.bottleneck": "16",
-    "heads.dim": "24",
-    "heads.predictor_hidden": "32",
-    "views.local": "1",
-    "training.batch_size": "32",
-    "training.epochs": "1",
-    "training.max_steps": "6",
-    "training.log_every": "1",
-    "training.checkpoint_every": "2",
-}
 
 
 @pytest.fixture

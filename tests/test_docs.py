@@ -25,15 +25,15 @@ from prosmin import cli
 from prosmin import config as configs
 from prosmin.ablation.cells import make_cells
 from prosmin.ablation.grid import combine, grid_names, read_grid
-from prosmin.benchmark import parts
+from prosmin.benchmark import measure as parts
 from prosmin.commands import make_parser
 from prosmin.commands.parsing import read_fields
 from prosmin.data.sources import SOURCES, parse
-from prosmin.data.torchvision_sets import known_sets
-from prosmin.evaluation.ood import DETECTORS, JOINT, SCORES
+from prosmin.data.sources.torchvision_sets import known_sets
+from prosmin.encoder.detectors import DETECTORS, JOINT, SCORES
 from prosmin.evaluation.options import Options, flag, read_options
 from prosmin.evaluation.protocols import PROTOCOLS
-from prosmin.evaluation.suite import DEFAULT, SUITES
+from prosmin.evaluation.run import DEFAULT, SUITES
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}

@@ -8,7 +8,7 @@ from PIL import Image
 
 import prosmin
 from prosmin import cli
-from prosmin.data.photos import load_photograph, photograph_files
+from prosmin.data.sources.photos import load_photograph, photograph_files
 
 SMALL = {
     "data.spec": "photos",

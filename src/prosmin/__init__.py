@@ -32,7 +32,7 @@ def pretrain(config: "Config", out: "str | os.PathLike[str]") -> "Path":
 def __getattr__(name: str) -> object:
     """The other entry points, imported when first asked for, so that `import prosmin.scoring` stays light."""
     if name == "evaluate":
-        from prosmin.evaluation.suite import evaluate
+        from prosmin.evaluation.run import evaluate
 
         return evaluate
     if name == "load":

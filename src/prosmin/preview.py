@@ -1,17 +1,133 @@
-"""`prosmin views`: the views that a step of training gives to the network, on one sheet."""
+"""`prosmin views`: the views that a training step gives to the network, on one contact sheet."""
 
+import functools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
 
-from prosmin.config import Config
-from prosmin.data.contact_sheet import draw_sheet, lay_out
-from prosmin.data.feed import open_feed
-from prosmin.data.views import GLOBAL_VIEWS, make_views
+from prosmin.config import Config, ViewsConfig
+from prosmin.data.augment.sync_free import constants
+from prosmin.data.order import Order
+from prosmin.data.stream import Batch, open_feed
+from prosmin.data.views import GLOBAL_VIEWS, Views, make_views
 from prosmin.errors import UsageError
 from prosmin.files import writing
-from prosmin.training.order import Order
+
+VISIBLE = 128
+"""Pixels of the sheet a global view takes at least, about: less is hard to see."""
+
+GAP, MARGIN, LINE = 6, 12, 16
+PAPER, INK, PALE = (228, 228, 228), (20, 20, 20), (90, 90, 90)  # grey paper: white views stand out too
+
+Pixels = NDArray[np.uint8]  # (h, w, 3)
+
+
+class Column(NamedTuple):
+    """Where the pictures of one kind stand."""
+
+    label: str
+    left: int
+    side: int  # pixels of the sheet
+
+
+class Layout(NamedTuple):
+    """Where everything stands on a sheet."""
+
+    factor: int  # pixels of the sheet a pixel of a view takes, in each direction
+    columns: tuple[Column, ...]  # the original, the global and the local views
+    top: int  # of the first row
+    height: int  # of a row, its gap included
+
+    def corner(self, row: int, column: int) -> tuple[int, int]:
+        """The upper left corner of a picture, (x, y)."""
+        return self.columns[column].left, self.top + row * self.height
+
+
+def lay_out(config: ViewsConfig) -> Layout:
+    """The columns of a sheet of such views."""
+    factor = max(1, VISIBLE // max(config.global_size, config.local_size if config.local else 0))
+    wide, narrow = config.global_size * factor, config.local_size * factor
+    kinds = [("original", wide)]
+    kinds += [(f"global {i + 1}", wide) for i in range(GLOBAL_VIEWS)]
+    kinds += [(f"local {i + 1}", narrow) for i in range(config.local)]
+    columns, left = [], MARGIN
+    for label, side in kinds:
+        columns.append(Column(label, left, side))
+        left += max(side, text_width(label)) + GAP
+    top = MARGIN + 3 * LINE  # two lines of title, one of labels
+    return Layout(factor, tuple(columns), top, max(side for _, side in kinds) + GAP)
+
+
+def draw_sheet(batch: Batch, views: Views, config: ViewsConfig, *, title: str, subtitle: str) -> Image.Image:
+    """The sheet of some pictures and their views, whose shapes and normalisation are those of `config`."""
+    layout = lay_out(config)
+    last = layout.columns[-1]
+    right = max(
+        last.left + last.side,
+        last.left + text_width(last.label),
+        MARGIN + text_width(title),
+        MARGIN + text_width(subtitle),
+    )
+    bottom = layout.top + len(batch.images) * layout.height - GAP
+    sheet = Image.new("RGB", (right + MARGIN, bottom + MARGIN), PAPER)
+    pen = ImageDraw.Draw(sheet)
+    pen.text((MARGIN, MARGIN), title, fill=INK, font=_font())
+    pen.text((MARGIN, MARGIN + LINE), subtitle, fill=PALE, font=_font())
+    for column in layout.columns:
+        pen.text((column.left, layout.top - LINE), column.label, fill=PALE, font=_font())
+    for row, (image, size) in enumerate(zip(batch.images, batch.sizes.tolist(), strict=True)):
+        original = image[:, : size[0], : size[1]].permute(1, 2, 0).contiguous().numpy()
+        sheet.paste(fitted(original, layout.columns[0].side), layout.corner(row, 0))
+        for at, pixels in enumerate(_pixels(views, row, config), start=1):
+            sheet.paste(Image.fromarray(enlarged(pixels, layout.factor)), layout.corner(row, at))
+    return sheet
+
+
+def to_rgb(views: Tensor, config: ViewsConfig) -> Tensor:
+    """Normalised views as the colours they stand for: (..., 3, h, w) float -> (..., h, w, 3) uint8."""
+    mean = constants(config.mean, views.device)[:, None, None]
+    std = constants(config.std, views.device)[:, None, None]
+    levels = (views * std + mean) * 255.0
+    return levels.round().clamp(0.0, 255.0).to(torch.uint8).movedim(-3, -1).contiguous()
+
+
+def _pixels(views: Views, row: int, config: ViewsConfig) -> Iterator[Pixels]:
+    """The views of one picture in the order of the columns."""
+    for group in views:
+        if group is not None:
+            yield from to_rgb(group[:, row], config).numpy()
+
+
+def enlarged(pixels: Pixels, factor: int) -> Pixels:
+    """Every pixel as a square of `factor` pixels."""
+    return pixels.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def fitted(pixels: Pixels, side: int) -> Image.Image:
+    """The picture inside a square: a small one enlarged by a whole factor, a large one reduced."""
+    longer = max(pixels.shape[:2])
+    if longer <= side:
+        return Image.fromarray(enlarged(pixels, side // longer))
+    height, width = (max(1, round(pixels.shape[axis] * side / longer)) for axis in (0, 1))
+    return Image.fromarray(pixels).resize((width, height), Image.Resampling.LANCZOS)
+
+
+def text_width(text: str) -> int:
+    """Pixels a line of text takes."""
+    return int(np.ceil(_font().getlength(text)))
+
+
+@functools.cache
+def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default()
+
 
 MOST = 64
 """Pictures a sheet may show: more would not fit any screen."""

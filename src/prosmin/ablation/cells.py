@@ -17,8 +17,8 @@ from prosmin.ablation.grid import ROW, Grid
 from prosmin.config import Config
 from prosmin.data.sources import open_source
 from prosmin.errors import ProsminError, UsageError
+from prosmin.messages import some
 from prosmin.methods import build_method
-from prosmin.training.naming import some
 from prosmin.training.run_folder import RunFolder, other_files
 
 RESULT = "ablation.json"

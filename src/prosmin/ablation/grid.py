@@ -13,7 +13,7 @@ import yaml
 
 from prosmin import config as configs
 from prosmin.errors import UsageError
-from prosmin.meant import closest, did_you_mean
+from prosmin.messages import closest, did_you_mean
 
 ROW = "row"
 """Stands in the place of a field for grids whose cells are named rows."""

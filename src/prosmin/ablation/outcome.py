@@ -1,11 +1,24 @@
-"""What became of a cell, and the quantities measured of it."""
+"""What became of a cell: metrics from its log, kNN among training images. No test image is read."""
 
+import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from prosmin.ablation.cells import Cell
+from prosmin.ablation.cells import RESULT, Cell
+from prosmin.config import Config
+from prosmin.data.image_sets import PictureSet, open_pictures
+from prosmin.data.sources import files_mark, open_source
+from prosmin.encoder import load
+from prosmin.encoder.file import read_card
+from prosmin.errors import ProsminError
+from prosmin.evaluation.held_out import held_out_knn
+from prosmin.files import write_text
+from prosmin.training import health
+from prosmin.training.run_folder import RunFolder
 
 SEED = "training.seed"
 
@@ -92,3 +105,97 @@ def _summary(setting: dict[str, Any], members: list[Outcome]) -> Summary:
         values = [outcome.metrics[quantity.name] for outcome in finished if quantity.name in outcome.metrics]
         found[quantity.name] = Spread(mean=statistics.fmean(values), low=min(values), high=max(values))
     return Summary(swept=setting, seeds=len(finished), metrics=found)
+
+
+class Judge:
+    """Judges cell after cell; the pictures are decoded once, or streamed where they do not fit into memory."""
+
+    def __init__(self) -> None:
+        self._pictures: tuple[str, PictureSet] | None = None
+        self._marks: dict[str, str | None] = {}
+
+    def __call__(self, cell: Cell, folder: Path) -> Outcome:
+        """The outcome of a finished run, from its ablation.json if that is of this encoder and these pictures."""
+        found = _kept(folder, cell.config, self._mark(cell.config.data.spec))
+        if found is None:
+            found = self._judged(cell, folder)
+            write_text(folder / RESULT, json.dumps(found, indent=1))
+        return Outcome(
+            cell=cell,
+            metrics={name: value for name, value in found["metrics"].items() if value is not None},
+            verdict=found["verdict"],
+            seconds=found["seconds"],
+            remark=found["remark"],
+        )
+
+    def _judged(self, cell: Cell, folder: Path) -> dict[str, Any]:
+        rows = RunFolder(folder).read_metrics()
+        metrics, remark = self._knn(cell.config, folder)
+        last = rows[-1] if rows else {}
+        metrics |= {quantity.name: last[quantity.name] for quantity in LOGGED if quantity.name in last}
+        return {
+            "cell": cell.name,
+            "swept": dict(cell.swept),
+            # NaN is not JSON.
+            "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
+            "verdict": health.verdict(rows, cell.config),
+            "seconds": training_seconds(rows, batch_size=cell.config.training.batch_size),
+            "remark": remark,
+            "checkpoint": _checkpoint(folder),
+            "data": cell.config.data.spec,
+            "files": self._mark(cell.config.data.spec),
+        }
+
+    def _knn(self, config: Config, folder: Path) -> tuple[dict[str, float], str]:
+        """kNN, or nothing and why."""
+        encoder = load(folder)
+        try:
+            labels = open_source(config.data.spec).labels
+            if labels is None:
+                return {}, f"no kNN: {config.data.spec} has no labels"
+            if len(labels.unique()) == 1:
+                return {}, "no kNN: the pictures have one class"
+            return dict(held_out_knn(encoder, self._load(config))), ""
+        except ProsminError as error:
+            return {}, f"no kNN: {error}"
+
+    def _mark(self, spec: str) -> str | None:
+        """That of the files as they were before the pictures were first read: listing them may take long."""
+        if spec not in self._marks:
+            self._marks[spec] = files_mark(spec)
+        return self._marks[spec]
+
+    def _load(self, config: Config) -> PictureSet:
+        spec = config.data.spec
+        if self._pictures is None or self._pictures[0] != spec:
+            self._pictures = None  # two sets need not fit into memory
+            self._pictures = spec, open_pictures(spec, max_bad=config.data.max_bad)
+        return self._pictures[1]
+
+
+def training_seconds(rows: list[dict[str, Any]], *, batch_size: int) -> float | None:
+    """Seconds between the first step and the last line of a log, without the pauses of a run that was resumed."""
+    total, before = 0.0, 0
+    for row in rows:
+        rate = row.get("images_per_second", 0.0)
+        if rate <= 0:
+            return None
+        total += batch_size * (row["step"] - before) / rate
+        before = row["step"]
+    return round(total, 1) if rows else None
+
+
+def _kept(folder: Path, config: Config, mark: str | None) -> dict[str, Any] | None:
+    """What was judged before; not where a number is missing, nor where the pictures are others by now."""
+    try:
+        found = json.loads((folder / RESULT).read_text())
+    except (OSError, json.JSONDecodeError):
+        return None
+    same = found.get("checkpoint") == _checkpoint(folder) and found.get("data") == config.data.spec
+    same_files = mark is None or found.get("files") == mark  # pictures that are gone cannot be judged again
+    return found if same and same_files and not found.get("remark") else None
+
+
+def _checkpoint(folder: Path) -> dict[str, Any]:
+    card = read_card(folder)
+    return {"step": card["step"], "hash": card["hash"]}

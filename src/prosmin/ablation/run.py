@@ -10,13 +10,12 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from prosmin.ablation.cells import TABLE, Cell, check_folders, make_cells, other_runs
 from prosmin.ablation.grid import Grid
-from prosmin.ablation.judging import Judge
-from prosmin.ablation.outcome import Outcome, measured
+from prosmin.ablation.outcome import Judge, Outcome, measured
 from prosmin.ablation.plot import write_plot
 from prosmin.ablation.table import print_table, write_table
 from prosmin.errors import ProsminError, Stopped
+from prosmin.messages import some
 from prosmin.scoring.objective import ProprietyWarning
-from prosmin.training.naming import some
 from prosmin.training.pretrain import pretrain
 
 PLOT = "plot.svg"

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from prosmin import randomness
 from prosmin.config import Config
-from prosmin.data.feed import Batch
+from prosmin.data.stream import Batch
 from prosmin.data.views import Views
 from prosmin.errors import ProsminError, UsageError
 from prosmin.training.launch import make_fabric
 from prosmin.training.pretrain import build, check_shares, prepare
 from prosmin.training.schedules import Values
-from prosmin.training.step import Step, slim
-from prosmin.training.stepping import make_stepper
+from prosmin.training.step import Step, make_stepper, slim
 
 STILL = 1e-7
 """The learning rate: it costs no time, and hundreds of steps on one batch must not end in numbers that are none."""

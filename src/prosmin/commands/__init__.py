@@ -9,19 +9,7 @@ the hand is told at once.
 import argparse
 
 from prosmin import __version__
-from prosmin.commands import (
-    ablate,
-    benchmark,
-    demo,
-    doctor,
-    embed,
-    evaluate,
-    export,
-    pretrain,
-    recipes,
-    report,
-    views,
-)
+from prosmin.commands import ablate, benchmark, demo, doctor, embed, evaluate, export, pretrain, recipes, report, views
 from prosmin.commands.parsing import Parser
 
 COMMANDS = {

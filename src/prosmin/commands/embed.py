@@ -3,7 +3,7 @@
 import argparse
 
 from prosmin.commands.parsing import ENCODER, check_folder, path
-from prosmin.own_processes import Helpers, helpers
+from prosmin.local_processes import Helpers, helpers
 
 LINE = "one row a picture: features, uncertainty, out-of-distribution score and flag"
 TAKES_FIELDS = False
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
 
 def _embed_beside(others: Helpers, options: argparse.Namespace) -> None:
     from prosmin.embed import embed
-    from prosmin.embed.request import Request
+    from prosmin.embed.run import Request
 
     request = Request(
         data=options.data,

@@ -45,10 +45,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
     """Measure, and print the table."""
-    from prosmin.data.corruptions.names import ALL
+    from prosmin.data.corruptions.parameters import ALL
     from prosmin.evaluation.protocols import PROTOCOLS
-    from prosmin.evaluation.suite import SUITES, evaluate, places
-    from prosmin.evaluation.table import print_table
+    from prosmin.evaluation.results import print_table
+    from prosmin.evaluation.run import SUITES, evaluate, places
 
     # Before the encoder is loaded, and with what may have been meant.
     names = read_names(options.protocols, option="--protocols")

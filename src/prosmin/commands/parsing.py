@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from prosmin.errors import UsageError
 from prosmin.evaluation.options import split_names
-from prosmin.meant import closest, did_you_mean, meant_option, suggest
+from prosmin.messages import closest, did_you_mean, meant_option, suggest
 
 ENCODER = "a run folder, one of Encoder.save, the name of a shipped encoder, or one of others: timm:NAME[@FILE]"
 """What a command takes that needs an encoder alone."""
@@ -143,7 +143,7 @@ def check_known(kind: str, names: Sequence[str] | None, known: Collection[str]) 
 
 def check_folder(spec: str) -> None:
     """A folder that there is not is told before torch is imported."""
-    from prosmin.data.folder import find_folder
+    from prosmin.data.sources.folder import find_folder
 
     if spec.startswith("folder:"):
         find_folder(spec.removeprefix("folder:"))

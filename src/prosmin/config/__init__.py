@@ -1,7 +1,19 @@
 """The configuration: one tree of frozen dataclasses, checked when built, saved as YAML that reruns the run."""
 
-from prosmin.config.checks import option
-from prosmin.config.groups import (
+from prosmin.config.build import (
+    GROUPS,
+    Config,
+    MethodConfig,
+    Tree,
+    build,
+    describe,
+    differences,
+    fingerprint,
+    groups,
+    to_tree,
+    to_yaml,
+)
+from prosmin.config.fields import (
     BackboneConfig,
     ComputeConfig,
     DataConfig,
@@ -9,8 +21,8 @@ from prosmin.config.groups import (
     TargetConfig,
     TrainingConfig,
     ViewsConfig,
+    option,
 )
-from prosmin.config.identity import differences, fingerprint
 from prosmin.config.methods import (
     METHOD_GROUPS,
     METHOD_TITLES,
@@ -24,7 +36,6 @@ from prosmin.config.methods import (
     ProsminLoss,
 )
 from prosmin.config.recipes import merge, read_yaml, recipe_names, recipe_text, resolve
-from prosmin.config.tree import GROUPS, Config, MethodConfig, Tree, build, describe, groups, to_tree, to_yaml
 
 __all__ = [
     "GROUPS", "METHOD_GROUPS", "METHOD_TITLES", "BackboneConfig", "ComputeConfig", "Config", "DataConfig", "DinoHeads",

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from prosmin.config.checks import Range, check, check_range, check_share, option
-from prosmin.config.groups import FollowerConfig
+from prosmin.config.fields import FollowerConfig, Range, check, check_range, check_share, option
 from prosmin.scoring import check_objective
 
 

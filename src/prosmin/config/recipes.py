@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
+from prosmin.config.build import GROUPS, Config, MethodConfig, Tree, build
 from prosmin.config.methods import METHOD_GROUPS
-from prosmin.config.tree import GROUPS, Config, MethodConfig, Tree, build
 from prosmin.errors import UsageError
-from prosmin.meant import suggest
+from prosmin.messages import suggest
 
 
 def read_yaml(path: Path) -> Tree:

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from prosmin import randomness
 from prosmin.config import ViewsConfig
-from prosmin.data import colour
-from prosmin.data.boxes import BOX_NUMBERS, centre_boxes, random_boxes
-from prosmin.data.resize import crop_views, resized_crop
-from prosmin.data.selection import apply_to, constants, host_may_look
+from prosmin.data.augment import colour
+from prosmin.data.augment.boxes import BOX_NUMBERS, centre_boxes, random_boxes
+from prosmin.data.augment.resize import crop_views, resized_crop
+from prosmin.data.augment.sync_free import apply_to, constants, host_may_look
 
 GLOBAL_VIEWS = 2
 _CHOICES = ("flip", "jitter", "grey", "blur", "solarise", "sigma")

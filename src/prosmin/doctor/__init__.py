@@ -4,11 +4,9 @@ import os
 import warnings
 from collections.abc import Callable
 
-from prosmin.doctor.devices import examine_devices
 from prosmin.doctor.finding import Finding, reason
-from prosmin.doctor.machine import examine_machine
+from prosmin.doctor.machine import examine_devices, examine_machine, examine_processes, is_first
 from prosmin.doctor.packages import examine_extras, examine_needed
-from prosmin.doctor.processes import examine_processes, is_first
 from prosmin.doctor.selftest import examine_self
 from prosmin.errors import ProsminError
 

@@ -1,11 +1,15 @@
-"""The machine, as far as this process may use it: cores, main memory, disk."""
+"""The machine as this process may use it: cores, memory, disk, GPUs, processes of a launcher."""
 
 import os
 import shutil
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from prosmin.doctor.finding import Finding
-from prosmin.limits import cgroup_limits, text_of
+from prosmin.doctor.finding import Finding, reason
+from prosmin.doctor.packages import torch_build
+from prosmin.machine import cgroup_limits, text_of
 
 GIB = 2**30
 LITTLE_DISK, NO_DISK = 5 * GIB, GIB // 10
@@ -61,3 +65,146 @@ def examine_disk(folder: Path) -> Finding:
     if free < LITTLE_DISK:
         return Finding("note", "disk", says, "Checkpoints of large networks take some GiB: free some, or use --out")
     return Finding("ok", "disk", says)
+
+
+if TYPE_CHECKING:
+    import torch
+
+
+def examine_devices() -> list[Finding]:
+    """The driver, then each GPU or why there is none, then nvJPEG."""
+    import torch
+
+    driver = driver_version()
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    findings = [Finding("ok", "driver", f"NVIDIA {driver}" if driver else "no NVIDIA driver on this machine")]
+    findings += [examine_gpu(i) for i in range(count)]
+    if not count:
+        findings.append(explain_no_gpu(driver))
+    return [*findings, examine_nvjpeg(count)]
+
+
+def driver_version(*, file: Path = Path("/proc/driver/nvidia/version")) -> str:
+    """The NVIDIA driver's version, empty without one."""
+    try:
+        # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar ..."
+        words = file.read_text().splitlines()[0].split()
+        return next(word for word in words if word[0].isdigit() and "." in word)
+    except (OSError, IndexError, StopIteration):
+        pass
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip().partition("\n")[0]
+
+
+def examine_gpu(i: int) -> Finding:
+    """One GPU with its memory."""
+    import torch
+
+    subject = f"cuda:{i}"
+    try:
+        properties = torch.cuda.get_device_properties(i)
+        free, total = torch.cuda.mem_get_info(i)
+    except Exception as error:
+        do = "Another process may hold it, or it needs a reset: see nvidia-smi"
+        return Finding("problem", subject, f"cannot be used: {reason(error)}", do)
+    says = f"{properties.name}, {free / GIB:.1f} GiB free of {total / GIB:.1f} GiB"
+    if free < total / 2:
+        return Finding("note", subject, says, "Somebody else is using it; CUDA_VISIBLE_DEVICES chooses another")
+    return Finding("ok", subject, says)
+
+
+def explain_no_gpu(driver: str) -> Finding:
+    """Runs will use the CPU: because there is nothing else, because somebody chose so, or by mistake."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not driver:
+        return Finding("ok", "device", "cpu; without a GPU the small recipes are the ones to use: `prosmin recipes`")
+    if visible is not None and visible.strip() in ("", "-1"):
+        return Finding("note", "device", f"cpu, since CUDA_VISIBLE_DEVICES is {visible!r}", "Unset it to use the GPU")
+    if "CPU only" in torch_build():
+        do = "Install a torch built for CUDA to use the GPU: pip install --force-reinstall torch torchvision"
+        return Finding("note", "device", "cpu, since torch was built for the CPU only", do)
+    says = f"torch, {torch_build()}, cannot use the GPU of driver {driver}{_complaint()}"
+    do = "Update the driver, or install a torch built for an older CUDA; --compute.accelerator cpu does without"
+    return Finding("problem", "device", says, do)
+
+
+def _complaint() -> str:
+    """Why torch cannot start CUDA, in its words: asked outright, since its warning comes only once."""
+    import torch
+
+    try:
+        torch.cuda.init()
+    except Exception as error:
+        return f": {reason(error)}"
+    return ""
+
+
+def examine_nvjpeg(gpus: int) -> Finding:
+    """Whether the GPU can decode JPEGs: tried, where there is one."""
+    import torch
+
+    if not gpus:
+        return Finding("ok", "nvJPEG", "not asked for without a GPU: the CPU decodes")
+    try:
+        from prosmin.doctor.selftest import jpeg
+
+        _decode_on_gpu(jpeg(), torch.device("cuda"))
+    except Exception as error:
+        return Finding("note", "nvJPEG", f"not usable, the CPU decodes instead: {reason(error)}")
+    return Finding("ok", "nvJPEG", "the GPU can decode JPEGs: --compute.nvjpeg true")
+
+
+def _decode_on_gpu(data: bytes, device: "torch.device") -> None:
+    """The operator itself: `decode_batch` would fall back to the CPU without a word."""
+    import torch
+    import torchvision.io  # noqa: F401  (loads the operators)
+
+    encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    (decoded,) = torch.ops.image.decode_jpegs_cuda([encoded], 3, device)
+    if decoded.device.type != "cuda":
+        raise RuntimeError(f"the picture came back on {decoded.device}")
+
+
+TOLD = (
+    "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES", "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+)  # fmt: skip
+
+
+def is_first(environment: Mapping[str, str]) -> bool:
+    """Whether this is the process that speaks, of those started together."""
+    return environment.get("RANK", environment.get("SLURM_PROCID", "0")) == "0"
+
+
+def examine_processes(environment: Mapping[str, str]) -> list[Finding]:
+    """The number of processes, as `prosmin pretrain` counts them, and the variables it follows from."""
+    from prosmin.config import ComputeConfig
+    from prosmin.training.launch import layout
+
+    seen = [f"{name}={environment[name]}" for name in TOLD if name in environment]
+    told = Finding("ok", "environment", ", ".join(seen) if seen else "no variables of torchrun or SLURM")
+    return [_count(*layout(ComputeConfig(), dict(environment)), environment), told]
+
+
+def _count(local: int, nodes: int, environment: Mapping[str, str]) -> Finding:
+    count = f"{local * nodes}" + (f" ({local} on each of {nodes} nodes)" if nodes > 1 else "")
+    if "TORCHELASTIC_RUN_ID" in environment:
+        return Finding("ok", "processes", f"{count}, started by torchrun")
+    if local * nodes > 1:
+        if "SLURM_NTASKS_PER_NODE" not in environment:  # lightning-fabric asks for it by name
+            do = f"Submit with --nodes={nodes} --ntasks-per-node={local}: lightning-fabric refuses --ntasks alone"
+            return Finding("note", "processes", f"{count}, by SLURM's --ntasks", do)
+        return Finding("ok", "processes", f"{count}, started by SLURM")
+    tasks = environment.get("SLURM_NTASKS", "1")
+    if tasks != "1" and environment.get("SLURM_JOB_NAME") not in ("bash", "interactive"):
+        says = f"1, though SLURM has {tasks} tasks for this job: srun did not start this process"
+        return Finding("note", "processes", says, "Start it with srun to use them all")
+    if environment.get("WORLD_SIZE", "1") != "1" or "LOCAL_RANK" in environment:
+        says = "1, but WORLD_SIZE or LOCAL_RANK is set and torchrun did not start this process"
+        return Finding("note", "processes", says, "Unset them, or start with torchrun")
+    return Finding("ok", "processes", "1; --compute.devices N, torchrun or srun start N, one a device")

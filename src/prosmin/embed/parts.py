@@ -1,23 +1,106 @@
-"""The folder FILE.parquet.parts: a file for every 512 pictures, each written whole or not at all.
-
-Which pictures a part holds follows from its number alone. What is there is not computed again, whoever wrote it and
-with how many processes.
-"""
+"""The folder FILE.parquet.parts: one file per 512 images, written whole or not at all, shared by processes."""
 
 import fcntl
+import hashlib
 import json
+import os
 import shutil
-from collections.abc import Callable, Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+import torch
 from torch import Tensor
 
-from prosmin.embed.processes import Process
+from prosmin.data.sources import file_state, files_mark
+from prosmin.data.sources.folder import FolderSource
+from prosmin.data.unreadable import Noting
 from prosmin.errors import ProsminError
 from prosmin.files import write_text
+from prosmin.local_processes import LAUNCHERS, Helpers, place
+
+PATIENCE = 60
+"""Seconds after which a process that waits says for what."""
+LOOK = 0.2
+"""The longest pause, in seconds, before a process that waits looks again."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """This one among all, its number on its own machine, and those that it started itself."""
+
+    rank: int
+    world: int
+    local: int
+    helpers: Helpers = field(default_factory=Helpers)
+    launched: bool = False
+    """By torchrun or SLURM, perhaps on machines with copies of the files that have other times."""
+
+    @property
+    def is_all(self) -> bool:
+        """Whether there is no process but those that it started itself."""
+        return self.world == 1 + len(self.helpers.started)
+
+    @property
+    def device(self) -> torch.device:
+        """A GPU of its own, if there is one."""
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        return torch.device("cuda", self.local % torch.cuda.device_count())
+
+    def wait_until(self, condition: Callable[[], bool], *, what: str) -> None:
+        """Until the other processes have come so far. A launcher ends those that wait for one that failed."""
+        began, pause, told = time.monotonic(), 0.01, False
+        while not condition():
+            self.helpers.check()
+            time.sleep(pause)
+            pause = min(2 * pause, LOOK)
+            if not told and time.monotonic() - began > PATIENCE:
+                print(f"waiting for another process: {what}", file=sys.stderr, flush=True)
+                told = True
+
+
+def this_process(environment: Mapping[str, str], helpers: Helpers) -> Process:
+    """As the process that started it, torchrun or SLURM's srun say; the first of those it started itself."""
+    if found := place(environment):
+        rank, world = found
+        return Process(rank, world, rank)
+    if helpers.started:
+        return Process(0, 1 + len(helpers.started), 0, helpers)
+    launcher = next((each for each in LAUNCHERS.values() if each.sign in environment), None)
+    if launcher is None:
+        return Process(0, 1, 0)
+    rank, world, local = (int(environment[name]) for name in launcher[1:])
+    return Process(rank, world, local, launched=True)
+
+
+class PartMarks:
+    """By the files of a part's own pictures, whose names the settings hold; elsewhere by those of the whole source."""
+
+    def __init__(self, source: Noting, *, times: bool) -> None:
+        opened = source.source
+        self._folder, self._times = opened if isinstance(opened, FolderSource) else None, times
+        self._whole = "" if self._folder else files_mark(source.spec, times=times) or ""
+
+    def __call__(self, numbers: Tensor) -> str:
+        """A few letters that are others when a file of these pictures is another; empty for a published set."""
+        if self._folder is None:
+            return self._whole
+        paths = (os.path.join(self._folder.root, self._folder.names[i]) for i in numbers.tolist())
+        states = " ".join(_state(path, times=self._times) for path in paths)
+        return hashlib.blake2b(states.encode(), digest_size=8).hexdigest()
+
+
+def _state(path: str, *, times: bool) -> str:
+    try:
+        return file_state(path, times=times)
+    except OSError:
+        return "none"
+
 
 PART = 512
 """Pictures in a part: what a kill can cost a process."""

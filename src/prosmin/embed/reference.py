@@ -1,16 +1,7 @@
-"""What belongs, and from which distance on a picture is flagged.
-
-All of the reference is the bank that distances are measured to. How far pictures that belong lie from it is told by its
-own pictures, each against the others: the threshold is a quantile of these scores. A held-out part would do the same
-with a smaller bank and far fewer scores, and of few pictures a tenth tells next to nothing.
-
-It costs no honesty. Put a new picture drawn like the M of the reference among them: the scores of all M + 1, each
-against the M others, are exchangeable, so the new one is above the r-th smallest of the rest with a chance of at most
-1 - r / (M + 1). Here a reference picture is measured against M - 1 others, without the new one, and with fewer
-candidates the k-th nearest can only be further away: the threshold is no lower, the chance no larger.
-"""
+"""What belongs: the reference images, each image's own exclusion, and the distance from which an image is flagged."""
 
 import math
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -21,12 +12,38 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from prosmin.data.sources import Source
+from prosmin.data.sources import Source, photos, place_of
+from prosmin.data.sources.folder import FolderSource
+from prosmin.data.unreadable import Noting
 from prosmin.encoder import LEAST_REFERENCE
+from prosmin.encoder.detectors import KnnDistance, fit_knn_distance
 from prosmin.errors import ProsminError, UsageError
-from prosmin.evaluation.ood import KnnDistance, fit_knn_distance
 from prosmin.files import writing
 from prosmin.randomness import generator
+
+
+def own_groups(source: Noting, belonging: Noting, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Groups of the reference's pictures with these numbers (M,), and of all pictures of a set (N,), -1: of none."""
+    known: dict[str, int] = {}
+    groups = [known.setdefault(name, len(known)) for name in _names(belonging, numbers.tolist())]
+    own = [known.get(name, -1) for name in _names(source, range(len(source)))]
+    return torch.tensor(groups), torch.tensor(own)
+
+
+def _names(source: Noting, numbers: list[int] | range) -> list[str]:
+    """What makes pictures the same: the path of a file; elsewhere the SPEC and the number.
+
+    Patches of the embedded photographs overlap within a block of theirs: the whole block is one picture.
+    """
+    opened = source.source
+    if isinstance(opened, photos.PhotosSource):
+        return photos.block_names(opened.key(i) for i in numbers)
+    if isinstance(opened, FolderSource):
+        root = os.path.realpath(opened.root)
+        return [os.path.join(root, opened.names[i]) for i in numbers]
+    place = place_of(source.spec)
+    return [f"{place} {i}" for i in numbers]
+
 
 MOST = 50_000
 """Pictures of the reference that are used, chosen at random: a bank of this size fits everywhere."""

@@ -1,10 +1,11 @@
-"""The command: reference, rows, then one file; the same command continues what was begun."""
+"""What `prosmin embed` is asked for, checked before anything is opened."""
 
 import hashlib
 import os
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,26 +16,55 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from prosmin import __version__
-from prosmin.data.feed import Batch
-from prosmin.data.noting import Noting
-from prosmin.data.pictures import check_not_empty, check_readable, tell_left_out
+from prosmin.data.image_sets import check_not_empty, check_readable, tell_left_out
 from prosmin.data.sources import Source, files_marks, open_source
-from prosmin.embed import columns
+from prosmin.data.stream import Batch
+from prosmin.data.unreadable import Noting
 from prosmin.embed import reference as references
-from prosmin.embed.columns import Made
-from prosmin.embed.joining import Joined, join, mark_of, told_of, unreadable_of, write_table
-from prosmin.embed.judging import Judging
-from prosmin.embed.marking import PartMarks
-from prosmin.embed.own import own_groups
-from prosmin.embed.parts import PART, Parts, open_folder, others_out, refuse_other
-from prosmin.embed.processes import Process, this_process
-from prosmin.embed.recorded import BATCH, recorded
-from prosmin.embed.request import NO_REFERENCE, Request
-from prosmin.embed.stream import fill
-from prosmin.encoder import Encoder, load
+from prosmin.embed import rows as columns
+from prosmin.embed.parts import PART, PartMarks, Parts, Process, open_folder, others_out, refuse_other, this_process
+from prosmin.embed.reference import own_groups
+from prosmin.embed.rows import Joined, Judging, Made, join, mark_of, told_of, unreadable_of, write_table
+from prosmin.embed.stream import BATCH, fill, recorded
+from prosmin.encoder import PRECISIONS, Encoder, load
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import writing
-from prosmin.own_processes import Helpers
+from prosmin.local_processes import Helpers
+
+NO_REFERENCE = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options of the command."""
+
+    data: str  # SPEC
+    out: Path
+    reference: str | None = None  # SPEC; None: the pictures the encoder was trained on
+    false_alarms: float | None = None  # a share; None: 0.05, or the least that a small reference tells
+    views: int = 2
+    batch: int | None = None
+    max_bad: float | None = None  # a share; None: what the encoder's run allowed
+    precision: str = "32-true"
+
+    def __post_init__(self) -> None:
+        if self.out.suffix != ".parquet" or self.out.is_dir():
+            raise UsageError(f"--out is {self.out}; allowed: a file named *.parquet.")
+        if self.false_alarms is not None and not 0 < self.false_alarms < 1:
+            raise UsageError(f"--false-alarms is {self.false_alarms:g}; allowed: a share above 0 and below 1.")
+        if self.false_alarms is not None and self.reference == NO_REFERENCE:
+            raise UsageError(
+                f"--false-alarms is {self.false_alarms:g}, but --reference {NO_REFERENCE} leaves nothing to flag by; "
+                "give one of them, or pictures that belong: --reference SPEC."
+            )
+        if self.views == 1 or self.views < 0:
+            raise UsageError(f"--views is {self.views}; allowed: 2 or more to compare, or 0 for none.")
+        if self.batch is not None and not 1 <= self.batch <= PART:
+            raise UsageError(f"--batch is {self.batch}; allowed: 1 to {PART}, the pictures of a part.")
+        if self.max_bad is not None and not 0 <= self.max_bad <= 1:
+            raise UsageError(f"--max-bad is {self.max_bad:g}; allowed: a share from 0 to 1.")
+        if self.precision not in PRECISIONS:
+            raise UsageError(f"--precision is {self.precision!r}; allowed: {', '.join(PRECISIONS)}.")
 
 
 def embed(run: Path | str, request: Request, *, command: str = "", helpers: Helpers | None = None) -> Path:

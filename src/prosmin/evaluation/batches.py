@@ -1,4 +1,4 @@
-"""Pictures for embedding, for supervised training and for prediction, batch by batch on the encoder's device."""
+"""The light augmentation of supervised evaluations: a random resized crop and a flip, by (seed, step, position)."""
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
@@ -10,15 +10,32 @@ from rich.markup import escape
 from rich.progress import track
 from torch import Tensor
 
+from prosmin import randomness
 from prosmin.config import ViewsConfig
-from prosmin.data import feed
-from prosmin.data.given import picture_batches
-from prosmin.data.pictures import Pictures
-from prosmin.data.streamed import PictureSet, Streamed, allowed_bad
-from prosmin.data.views import evaluation_view
+from prosmin.data import stream as feed
+from prosmin.data.augment.boxes import BOX_NUMBERS, random_boxes
+from prosmin.data.augment.resize import resized_crop
+from prosmin.data.image_sets import Pictures, PictureSet, Streamed, allowed_bad
+from prosmin.data.inputs import picture_batches
+from prosmin.data.order import Order
+from prosmin.data.views import evaluation_view, normalise
 from prosmin.encoder import Encoder
-from prosmin.evaluation.augmentation import augmented
-from prosmin.training.order import Order
+
+SCALE, RATIO, FLIP = (0.08, 1.0), (3 / 4, 4 / 3), 0.5
+"""Share of the area, aspect ratio and probability of a flip: what supervised training on ImageNet uses."""
+
+
+@torch.no_grad()
+def augmented(images: Tensor, sizes: Tensor, config: ViewsConfig, *, seed: int, step: int) -> Tensor:
+    """One view of each picture of a batch, of the size evaluation views have: (B, 3, H, W) -> (B, 3, h, h)."""
+    positions = torch.arange(len(images), device=images.device)
+    key = randomness.key(seed, step, "supervised augmentation")
+    box, flip = randomness.uniform(key, positions, BOX_NUMBERS + 1).split([BOX_NUMBERS, 1], dim=1)
+    boxes = random_boxes(box[:, None], sizes, scale=SCALE, ratio=RATIO)[:, 0]
+    size, interpolation = config.global_size, config.interpolation
+    views = resized_crop(images, boxes, size, flip=flip[:, 0] < FLIP, interpolation=interpolation)
+    return normalise(views, config)
+
 
 PREDICTED = 256  # pictures at once without gradients
 

@@ -1,27 +1,101 @@
-"""What a protocol works on: an encoder, its baselines and the pictures, embedded once and kept."""
+"""What a protocol works on: an encoder, its baselines and the images, embedded once and cached."""
 
 import dataclasses
+import hashlib
+import json
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from prosmin.data.feed import Batch
-from prosmin.data.pictures import Pictures
-from prosmin.data.streamed import PictureSet, Streamed, tell_unread
+from prosmin.data.image_sets import Pictures, PictureSet, Streamed, in_memory, tell_unread
+from prosmin.data.stream import Batch
+from prosmin.data.subsets import groups_of, held_out_mask
 from prosmin.data.views import evaluation_view
 from prosmin.encoder import Encoder, Summary, has_batchnorm, set_statistics
+from prosmin.encoder.file import tensors_hash
 from prosmin.errors import ProsminError
 from prosmin.evaluation.batches import set_batches
-from prosmin.evaluation.cache import FeatureCache, Tensors
-from prosmin.evaluation.classes import check_classes
-from prosmin.evaluation.groups import groups_of
-from prosmin.evaluation.held_out import held_out_mask
-from prosmin.evaluation.linear import LinearProbe, linear_probe
+from prosmin.evaluation.forecasts import BETWEEN_VIEWS, view_scores
 from prosmin.evaluation.options import Options
-from prosmin.evaluation.placing import place
-from prosmin.evaluation.sampling import sample
-from prosmin.evaluation.view_scores import BETWEEN_VIEWS, view_scores
+from prosmin.evaluation.probes.linear import LinearProbe, linear_probe
+from prosmin.evaluation.sets import check_classes
+from prosmin.files import writing
+from prosmin.randomness import generator
+
+_COPIES = 16  # of the features in float32: a probe holds a few in float64
+
+
+def place(features: Tensor, device: torch.device) -> Tensor:
+    """Features (N, D) or pictures on a GPU that has room for them and for what is made of them, else where they are."""
+    if device.type != "cuda":
+        return features
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    room = torch.cuda.mem_get_info(device)[0] + unused
+    return features.to(device) if _COPIES * features.nbytes <= room else features
+
+
+def sample(pictures: PictureSet, count: int, *, seed: int, purpose: str) -> Pictures:
+    """At most `count` of the pictures in their order; which ones follows from the seed and the purpose."""
+    if len(pictures) <= count:
+        return in_memory(pictures)
+    order = torch.randperm(len(pictures), generator=generator(seed, 0, purpose))
+    return in_memory(pictures.subset(order[:count].sort().values))
+
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class FeatureCache:
+    """The features of one encoder in one folder; those of an encoder that was replaced are removed."""
+
+    folder: Path
+    encoder: str  # the hash of its weights
+    _failures: list[str] = field(default_factory=list)  # after the first nothing is written any more
+
+    def read(self, *content: object) -> Tensors | None:
+        """What was kept under this content; None where nothing was, or where it is damaged."""
+        path = self._path(content)
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                whole = (file.metadata() or {}).get("hash") == tensors_hash(tensors)
+        except (OSError, SafetensorError, ValueError):
+            return None
+        return tensors if whole else None
+
+    def write(self, tensors: Tensors, *content: object) -> None:
+        """Keep tensors under this content, if that can be done."""
+        if self._failures:
+            return
+        try:
+            self._write(tensors, content)
+        except (OSError, ProsminError) as error:
+            self._failures.append(str(error))
+            print(f"warning: features are not kept for the next command: {error}", file=sys.stderr)
+
+    def _write(self, tensors: Tensors, content: tuple[object, ...]) -> None:
+        for path in self.folder.glob("*.safetensors"):
+            if not path.name.startswith(self._prefix):
+                path.unlink(missing_ok=True)
+        tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        with writing(self._path(content)) as part:
+            save_file(tensors, part, metadata={"hash": tensors_hash(tensors)})
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.encoder[:16]}-"
+
+    def _path(self, content: tuple[object, ...]) -> Path:
+        text = json.dumps([self.encoder, *content], sort_keys=True)
+        name = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+        return self.folder / f"{self._prefix}{name}.safetensors"
+
 
 TRAINED, UNTRAINED, PIXELS = "trained", "untrained", "raw pixels"
 UNTRAINED_SET = "untrained, BatchNorm set"

@@ -9,15 +9,12 @@ import torch
 
 from prosmin.config import ViewsConfig
 from prosmin.data.corruptions import reference
-from prosmin.data.corruptions.framing import framed, framed_sides
-from prosmin.data.corruptions.generate import corrupt, generators
+from prosmin.data.corruptions.generate import corrupt, framed, framed_sides, generators
 from prosmin.data.corruptions.parameters import generators_of, parameters_for
 from prosmin.data.corruptions.stored import StoredSet, open_stored
-from prosmin.data.pictures import Pictures
-from prosmin.data.streamed import PictureSet, in_memory, joined, memory_limit
+from prosmin.data.image_sets import Pictures, PictureSet, in_memory, joined, memory_limit
 from prosmin.errors import ProsminError, UsageError
-from prosmin.evaluation.context import Context
-from prosmin.evaluation.placing import place
+from prosmin.evaluation.context import Context, place
 
 Show = Callable[[float], None]
 """Told how much more of one corruption at one severity is done, 1 in all."""

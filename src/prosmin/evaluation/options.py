@@ -13,8 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prosmin.data.corruptions.names import COMMON, SEVERITIES, check_names, check_severities
-from prosmin.data.corruptions.parameters import AUTO, GENERATORS, check_generator, check_parameters
+from prosmin.data.corruptions.parameters import (
+    AUTO,
+    COMMON,
+    GENERATORS,
+    SEVERITIES,
+    check_generator,
+    check_names,
+    check_parameters,
+    check_severities,
+)
 from prosmin.errors import UsageError
 
 DRAWS = 3

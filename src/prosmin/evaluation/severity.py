@@ -1,4 +1,4 @@
-"""Does the uncertainty rise as a picture gets worse: smaller and smaller crops, blur, noise."""
+"""Does the uncertainty rise as an image gets worse; how sharp an image is, as a control."""
 
 import copy
 import dataclasses
@@ -9,16 +9,37 @@ from torch import Tensor
 
 from prosmin import randomness
 from prosmin.config import ViewsConfig
-from prosmin.data.boxes import BOX_NUMBERS, random_boxes
-from prosmin.data.corruptions.framing import framed
-from prosmin.data.corruptions.generate import corrupt
-from prosmin.data.corruptions.names import SEVERITIES
-from prosmin.data.corruptions.parameters import AUTO, PARAMETERS, parameters_for
-from prosmin.data.pictures import Pictures
-from prosmin.data.resize import resized_crop
+from prosmin.data.augment.boxes import BOX_NUMBERS, centre_boxes, random_boxes
+from prosmin.data.augment.colour import grey
+from prosmin.data.augment.resize import resized_crop
+from prosmin.data.corruptions.generate import corrupt, framed
+from prosmin.data.corruptions.parameters import AUTO, PARAMETERS, SEVERITIES, parameters_for
+from prosmin.data.image_sets import Pictures, PictureSet
+from prosmin.data.inputs import picture_batches
 from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError
-from prosmin.evaluation.correlation import spearman
+from prosmin.evaluation.metrics.ranking import spearman
+
+_SHARPNESS_BATCH = 256
+
+
+@torch.no_grad()
+def sharpness(pictures: PictureSet, views: ViewsConfig, *, device: torch.device) -> Tensor:
+    """Variance of the Laplacian of what the encoder sees of each picture, in grey levels of 0 to 1: (N,)."""
+    parts = []
+    for batch in picture_batches(pictures, size=_SHARPNESS_BATCH, device=device):
+        boxes = centre_boxes(batch.sizes, share=views.crop_share)
+        seen = resized_crop(batch.images, boxes, views.global_size, interpolation=views.interpolation)
+        parts.append(laplacian_variance(grey(seen)[:, 0]).cpu())
+    return torch.cat(parts)
+
+
+def laplacian_variance(levels: Tensor) -> Tensor:
+    """Variance over the inner pixels of the sum of the four neighbours less four times the pixel: (N, H, W) -> (N,)."""
+    middle = levels[:, 1:-1, 1:-1]
+    around = levels[:, :-2, 1:-1] + levels[:, 2:, 1:-1] + levels[:, 1:-1, :-2] + levels[:, 1:-1, 2:]
+    return (around - 4.0 * middle).flatten(1).var(1, correction=0)
+
 
 AREAS = (0.8, 0.6, 0.4, 0.2, 0.1)  # share of the picture that a crop of severity 1 to 5 keeps
 _CORRUPTIONS = {"blur": "gaussian_blur", "noise": "gaussian_noise"}

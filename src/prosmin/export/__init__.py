@@ -11,8 +11,8 @@ from pathlib import Path
 from prosmin.encoder import load
 from prosmin.errors import ProsminError, UsageError
 from prosmin.export import encoder_folder, onnx_graph, timm_checkpoint
-from prosmin.export.form import Form
-from prosmin.export.staging import staged
+from prosmin.export.card import Form
+from prosmin.files import staged
 
 __all__ = ["FORMATS", "export"]
 

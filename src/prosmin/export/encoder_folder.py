@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 
 from prosmin.encoder import Encoder, load
-from prosmin.encoder_file import CARD, REFERENCE, WEIGHTS, matrices
+from prosmin.encoder.file import CARD, REFERENCE, WEIGHTS, matrices
 from prosmin.errors import ProsminError
-from prosmin.export.agreement import check_agreement, outputs_of
-from prosmin.export.card import write_card
-from prosmin.export.form import Form
+from prosmin.export.card import Form, check_agreement, outputs_of, write_card
 
 TOLERANCE = 1e-6
 """Of an output's size: the same numbers in the same order."""

@@ -12,9 +12,17 @@ from torch import Tensor, nn
 
 from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError
-from prosmin.export.agreement import BATCHES, check_agreement, outputs_of, random_views
-from prosmin.export.card import describe_encoder, describe_preprocessing, write_card
-from prosmin.export.form import Form, card_of
+from prosmin.export.card import (
+    BATCHES,
+    Form,
+    card_of,
+    check_agreement,
+    describe_encoder,
+    describe_preprocessing,
+    outputs_of,
+    random_views,
+    write_card,
+)
 
 TOLERANCE = 1e-4
 """Of an output's size: float32 sums in another order differ by a hundredth of this."""

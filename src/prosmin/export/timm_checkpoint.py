@@ -9,12 +9,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from prosmin.encoder import Encoder
+from prosmin.encoder.foreign import is_foreign
 from prosmin.errors import ProsminError, UsageError
-from prosmin.export.agreement import check_agreement
-from prosmin.export.card import describe_encoder, describe_preprocessing, write_card
-from prosmin.export.form import Form, card_of
+from prosmin.export.card import Form, card_of, check_agreement, describe_encoder, describe_preprocessing, write_card
 from prosmin.files import writing
-from prosmin.foreign import is_foreign
 from prosmin.models.backbones import vit_options
 from prosmin.models.resnet import RESNETS
 

@@ -12,9 +12,8 @@ from prosmin.config import Config, DinoLoss
 from prosmin.data.views import Views
 from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.models.centre import Centre, batch_mean
-from prosmin.models.embedder import Embedder
-from prosmin.models.freezing import Frozen, freeze, put_back
-from prosmin.models.target import make_target, update_target
+from prosmin.models.heads import Embedder
+from prosmin.models.target import Frozen, freeze, make_target, put_back, update_target
 
 
 def warmed_up(epoch: float, *, start: float, end: float, epochs: float) -> float:

@@ -6,6 +6,7 @@ all patches, finds there.
 """
 
 import torch
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from prosmin.config import Config, IbotLoss
@@ -13,13 +14,12 @@ from prosmin.data.views import Views
 from prosmin.errors import UsageError
 from prosmin.methods.dino import ViewDistillation, freeze_for, softmax_of, warmed_up, wide_dtype
 from prosmin.methods.output import Draws, Embedding, Output
+from prosmin.models.backbones import build_backbone
 from prosmin.models.centre import Centre, batch_mean
-from prosmin.models.embedder import build_projector
-from prosmin.models.freezing import Frozen, put_back
+from prosmin.models.heads import build_projector
 from prosmin.models.masking import BlockMasks
-from prosmin.models.target import make_target, update_target
-from prosmin.models.tokens import build_vit, vit_tokens
-from prosmin.models.vit import encode
+from prosmin.models.target import Frozen, make_target, put_back, update_target
+from prosmin.models.vit import encode, vit_tokens
 
 
 class TokenEmbedder(nn.Module):
@@ -170,3 +170,14 @@ def _build_masks(grid: tuple[int, int], loss: IbotLoss) -> BlockMasks:
 def _take(tokens: Tensor, chosen: Tensor) -> Tensor:
     """The chosen tokens of each view: (n, P, D), (n, M) -> (n, M, D)."""
     return tokens.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))
+
+
+def build_vit(config: Config) -> VisionTransformer:
+    """The backbone of a method that works on patch tokens."""
+    vit = build_backbone(config.backbone, image_size=config.views.global_size)
+    if isinstance(vit, VisionTransformer):
+        return vit
+    raise UsageError(
+        f"method.name {config.method.name!r} works on the patch tokens of a ViT; backbone.name is "
+        f"{config.backbone.name!r}. Choose a vit_* name, such as vit_tiny_patch16_224, or another method."
+    )

@@ -16,7 +16,7 @@ from prosmin.data.views import Views
 from prosmin.errors import UsageError
 from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.models.backbones import build_backbone
-from prosmin.models.gathering import gather_rows
+from prosmin.models.batchnorm import gather_rows
 from prosmin.models.target import make_target, update_target
 
 

@@ -12,10 +12,9 @@ from prosmin.config import Config, ProsminLoss
 from prosmin.data.views import Views
 from prosmin.methods.identification import Identification, held_still
 from prosmin.methods.output import Draws, Embedding, Output
+from prosmin.models.batchnorm import gather_rows
 from prosmin.models.centre import Centre, batch_mean
-from prosmin.models.embedder import Embedder
-from prosmin.models.gathering import gather_rows
-from prosmin.models.predictor import GaussianPredictor
+from prosmin.models.heads import Embedder, GaussianPredictor
 from prosmin.models.target import make_target, update_target
 from prosmin.randomness import Streams, box_muller
 from prosmin.scoring import median_bandwidth, noise_count, view_scores

@@ -1,8 +1,4 @@
-"""BatchNorm over the global batch: every process contributes to the statistics, on any backend.
-
-torch's SyncBatchNorm refuses the CPU. Here the processes exchange their means and variances, once a layer forward and
-once backward, so that 2 processes of 32 pictures train the model that 1 process of 64 trains.
-"""
+"""Across processes: BatchNorm over the global batch, and rows gathered from all processes."""
 
 import torch
 import torch.distributed as dist
@@ -100,3 +96,16 @@ def synchronise_batchnorm(module: nn.Module) -> None:
             )
         else:
             synchronise_batchnorm(child)
+
+
+@torch.no_grad()
+def gather_rows(x: Tensor) -> tuple[Tensor, int]:
+    """The rows of every process in the order of their ranks, and the number of the first row of this one.
+
+    (..., B, K) -> (..., N, K) without gradient; N is B times the processes, which hold as many rows each.
+    """
+    if not dist.is_initialized():
+        return x, 0
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x.contiguous())
+    return torch.cat(parts, dim=-2), dist.get_rank() * x.shape[-2]

@@ -1,18 +1,11 @@
-"""What makes a timm ViT quicker without making it another network: same parameters, same names, same result.
-
-- Its patch embedding is a convolution whose patches do not overlap: one product of matrices, which takes a GPU a fifth
-  of the time of the general convolution.
-- Under bf16-mixed the tokens between blocks stay bf16; timm's position embedding, a float32, would widen them, and half
-  of the bytes a block moves are theirs. LayerNorm still computes in float32.
-- GELU of bf16 numbers takes erf from a logistic function: the exact one costs a GPU more than reading and writing.
-- Attention among the few tokens of a small view has a kernel that suits it better than the one for long sequences.
-"""
+"""Vision transformers of timm: the same network, faster; masked tokens, attention, features for probes."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import cast
+from typing import Any, cast
 
 import torch
-from timm.models.vision_transformer import VisionTransformer
+from timm.models import checkpoint_seq
+from timm.models.vision_transformer import Attention, VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -80,3 +73,85 @@ def _attention(backbone: nn.Module, x: Tensor) -> AbstractContextManager[object]
     if tokens > SHORT:
         return nullcontext()
     return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
+def has_class_attention(backbone: nn.Module) -> bool:
+    """Whether the network ends in attention with a class token."""
+    return (
+        isinstance(backbone, VisionTransformer)
+        and backbone.has_class_token
+        and isinstance(getattr(backbone.blocks[-1], "attn", None), Attention)
+    )
+
+
+@torch.inference_mode()
+def class_attention(backbone: nn.Module, x: Tensor) -> Tensor:
+    """Views (N, 3, h, w) -> weights of the patches (N, heads, h / patch, w / patch), as `softmax(q k)` gives them.
+
+    They sum to less than 1: the rest is the class token's weight of itself and of registers.
+    """
+    assert has_class_attention(backbone)
+    vit = cast(VisionTransformer, backbone)
+    attention = cast(Attention, vit.blocks[-1].attn)
+    seen: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        seen.append(inputs[0])  # (N, T, D)
+
+    handle = attention.register_forward_pre_hook(keep)
+    try:
+        vit(x)
+    finally:
+        handle.remove()
+    tokens = seen[0]
+    N, T, _ = tokens.shape
+    query, key, _ = attention.qkv(tokens).reshape(N, T, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
+    first = attention.q_norm(query[:, :, :1])  # (N, heads, 1, D / heads)
+    weights = torch.softmax(attention.scale * first @ attention.k_norm(key).transpose(-2, -1), dim=-1)[:, :, 0]
+    p, q = cast(tuple[int, int], vit.patch_embed.patch_size)
+    return weights[..., vit.num_prefix_tokens :].unflatten(-1, (x.shape[-2] // p, x.shape[-1] // q))
+
+
+def vit_tokens(vit: VisionTransformer, x: Tensor, mask: Tensor | None, mask_token: Tensor) -> tuple[Tensor, Tensor]:
+    """Views (N, 3, h, h), what to hide (N, P), the token (D,) -> features (N, D), patch tokens (N, P, D).
+
+    The mask token replaces the patch's embedding; its position embedding stays. Without a mask the features
+    are vit(x).
+    """
+    patches = vit.patch_embed(x)  # (N, h / patch, h / patch, D)
+    if mask is not None:
+        hidden = mask.view(*patches.shape[:3], 1)
+        patches = torch.where(hidden, mask_token.to(patches.dtype), patches)
+    # From here on as VisionTransformer.forward_features goes, which takes pictures only.
+    x = vit.norm_pre(vit.patch_drop(vit._pos_embed(patches)))
+    tokens = vit.norm(checkpoint_seq(vit.blocks, x) if vit.grad_checkpointing else vit.blocks(x))
+    return vit.forward_head(tokens), tokens[:, vit.num_prefix_tokens :]
+
+
+BLOCKS = 4
+VIT_B_WIDTH = 768
+
+
+def probe_features(backbone: nn.Module, x: Tensor) -> Tensor:
+    """Pictures (B, 3, h, w) -> (B, F), as `describe_probe` says in words."""
+    if not isinstance(backbone, VisionTransformer) or not backbone.has_class_token:
+        return backbone(x)
+    small = backbone.embed_dim < VIT_B_WIDTH
+    layers: Any = backbone.forward_intermediates(
+        x, _blocks(backbone), return_prefix_tokens=True, norm=True, output_fmt="NLC", intermediates_only=True
+    )  # of each block (B, P, D), (B, prefix, D)
+    tokens = [prefix[:, 0] for _, prefix in layers]
+    return torch.cat(tokens if small else [*tokens, layers[-1][0].mean(1)], dim=1)
+
+
+def describe_probe(backbone: nn.Module) -> str:
+    """Class tokens of the last blocks up to ViT-S; from ViT-B on the last one beside the mean of the patches."""
+    if not isinstance(backbone, VisionTransformer) or not backbone.has_class_token:
+        return "features"
+    if backbone.embed_dim < VIT_B_WIDTH:
+        return f"class tokens of the last {_blocks(backbone)} blocks"
+    return "class token and mean of the patch tokens of the last block"
+
+
+def _blocks(vit: VisionTransformer) -> int:
+    return min(BLOCKS, len(vit.blocks)) if vit.embed_dim < VIT_B_WIDTH else 1

@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from prosmin.config import Config
 from prosmin.errors import ProsminError, UsageError
 
 # Where a checkpoint keeps its networks; DINO and iBOT judge the teacher, not the student.
@@ -208,3 +209,13 @@ def _sentence(weights: Weights, used: Mapping[str, Tensor], left_out: list[str])
 def _few(names: Any, count: int = 4) -> str:
     names = list(names)
     return ", ".join(names[:count]) + (", ..." if len(names) > count else "")
+
+
+def start_from(method: nn.Module, config: Config) -> str:
+    """Load `backbone.weights` into the online backbone, and into the target's where that starts as a copy."""
+    assert config.backbone.weights is not None
+    online = method.get_submodule("online.backbone")
+    sentence = load_backbone_weights(online, Path(config.backbone.weights))
+    if config.target.start == "copy":
+        method.get_submodule("target.backbone").load_state_dict(online.state_dict(), strict=True)
+    return sentence

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from markupsafe import Markup
 
-from prosmin.report.drawing import Chart
+from prosmin.report.drawing.svg import Chart
 
 Status = Literal["good", "watch", "bad", "unknown"]
 

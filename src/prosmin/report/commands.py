@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
-from prosmin.evaluation.named_sets import UNLABELLED, WITHOUT_LABELS, data_arguments
+from prosmin.evaluation.sets import UNLABELLED, WITHOUT_LABELS, data_arguments
 from prosmin.report.blocks import Missing
 from prosmin.report.runs import Run
 

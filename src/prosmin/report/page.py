@@ -11,21 +11,20 @@ from markupsafe import Markup
 
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import write_text
-from prosmin.report.attention import attention_section
 from prosmin.report.blocks import Section, grouped
-from prosmin.report.calibration import calibration_section
-from prosmin.report.corruption import corruption_section
-from prosmin.report.embedding import map_section
-from prosmin.report.headline import headline_section, lead
-from prosmin.report.measured_on import mixed
-from prosmin.report.ood import ood_section
-from prosmin.report.paper import paper_section
-from prosmin.report.pictures import pictures_section
-from prosmin.report.results import results_section
 from prosmin.report.runs import Run, read_runs
-from prosmin.report.summary import sentence, summary_section
-from prosmin.report.training import training_section
-from prosmin.report.uncertainty import uncertainty_section
+from prosmin.report.sections.attention import attention_section
+from prosmin.report.sections.calibration import calibration_section
+from prosmin.report.sections.corruption import corruption_section
+from prosmin.report.sections.images import pictures_section
+from prosmin.report.sections.map import map_section
+from prosmin.report.sections.ood import ood_section
+from prosmin.report.sections.paper import paper_section
+from prosmin.report.sections.results import results_section
+from prosmin.report.sections.summary import headline_section, lead, sentence, summary_section
+from prosmin.report.sections.training import training_section
+from prosmin.report.sections.uncertainty import uncertainty_section
+from prosmin.report.tables import mixed
 
 SECTIONS: Sequence[Callable[[Sequence[Run]], Section]] = (
     headline_section,

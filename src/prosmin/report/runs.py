@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from prosmin.errors import ProsminError, UsageError
-from prosmin.meant import runs_below
+from prosmin.messages import runs_below
 
 Line = dict[str, float]
 Arrays = dict[str, np.ndarray]
@@ -209,3 +209,24 @@ def _read_arrays(path: Path, notes: list[str]) -> Arrays:
     except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile):  # TypeError: one bare array
         notes.append(f"results/{path.name} cannot be read and was left out.")
         return {}
+
+
+def size_of_test(run: Run, protocol: str) -> int | None:
+    """How many test pictures a protocol was measured on, where it or one with the same pictures says."""
+    tested = run.part(protocol, "data").get("test")
+    for name in (protocol, *run.results):
+        if name == protocol or (tested is not None and run.part(name, "data").get("test") == tested):
+            count = counted(run.part(name, "curves").get("reliability"))
+            values = run.arrays.get(name, {}).get("uncertainty")
+            count = count or (len(values) if values is not None and values.ndim == 1 else 0)
+            if count:
+                return count
+    return None
+
+
+def counted(curve: Any) -> int:
+    """The pictures in a reliability diagram, 0 where it does not say."""
+    counts = curve.get("count") if isinstance(curve, dict) else None
+    if not isinstance(counts, list) or not all(isinstance(n, int) for n in counts):
+        return 0
+    return sum(counts)

@@ -1,25 +1,155 @@
-"""Where a run happens: the devices and processes that torchrun, SLURM or the configuration say there are."""
+"""Where a run happens, which processes it has, and what they tell each other beside the gradients."""
 
+import atexit
+import importlib.util
 import inspect
 import os
 import warnings
+from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
+from lightning_fabric.loggers import Logger
 from lightning_fabric.plugins.environments import LightningEnvironment
 from lightning_fabric.strategies import DDPStrategy
 from lightning_fabric.utilities.exceptions import MisconfigurationException
+from lightning_fabric.utilities.rank_zero import rank_zero_only
 from torch.nn.parallel import DistributedDataParallel
 
+from prosmin import config as configs
 from prosmin.config import ComputeConfig, Config
-from prosmin.errors import UsageError
-from prosmin.own_processes import ending_without
-from prosmin.training.loggers import make_loggers
-from prosmin.training.processes import PATIENCE
+from prosmin.errors import ProsminError, UsageError
+from prosmin.local_processes import ending_without
+
+PATIENCE = timedelta(hours=1)
+"""How long a process waits for the others: the first one may be writing a large checkpoint or measuring kNN."""
+
+
+class Processes:
+    """All processes of the run; with one process nothing is sent."""
+
+    def __init__(self) -> None:
+        several = dist.is_initialized() and dist.get_world_size() > 1
+        self._group: Any = dist.new_group(backend="gloo", timeout=PATIENCE) if several else None
+        self._under_way: tuple[Any, torch.Tensor] | None = None
+        atexit.unregister(_leave)  # until `close`, others may wait for this process
+
+    def agree(self, code: int) -> int:
+        """Give this process's code and get the largest of all processes: the same on each of them.
+
+        With several processes it is the largest of the previous call: the answer travels during a step, and nobody
+        waits for it. A signal that reached one process so ends them all at the same step.
+        """
+        if self._group is None:
+            return code
+        agreed = self._receive()
+        sent = torch.tensor(code)
+        self._under_way = dist.all_reduce(sent, op=dist.ReduceOp.MAX, group=self._group, async_op=True), sent
+        return agreed
+
+    def union(self, lines: list[str]) -> list[str]:
+        """The lines of all processes, each once, sorted."""
+        if self._group is None:
+            return lines
+        parts: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, lines, group=self._group)
+        return sorted({line for part in parts for line in part})
+
+    def close(self) -> None:
+        """Leave together: a launcher ends all processes soon after the first that left, which may be writing still."""
+        self._receive()
+        if self._group is not None:
+            dist.barrier(group=self._group)
+        leave_at_end()
+
+    def _receive(self) -> int:
+        if self._under_way is None:
+            return 0
+        work, received = self._under_way
+        self._under_way = None
+        work.wait()
+        return int(received)
+
+
+def leave_at_end() -> None:
+    """Have the connections end before Python does; for a process that nobody waits for."""
+    atexit.unregister(_leave)
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    """End the connections while Python is whole.
+
+    gloo's threads let go of the last tensors in their own time. Where that falls into the end of the interpreter, the
+    process may hang or abort, and torchrun waits five minutes for it.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def make_loggers(config: Config, run: Path) -> list[Logger]:
+    """The loggers the configuration asks for; an error where their package is missing."""
+    name = config.training.logger
+    if name == "none":
+        return []
+    if importlib.util.find_spec(name) is None:
+        raise ProsminError(
+            f"training.logger is {name}, but the package {name} is not installed: pip install 'prosmin[{name}]'"
+        )
+    if name == "tensorboard":
+        from lightning_fabric.loggers import TensorBoardLogger
+
+        return [TensorBoardLogger(root_dir=run, name="tensorboard", version="")]
+    return [WandbLogger(run, configs.to_tree(config))]
+
+
+class WandbLogger(Logger):
+    """Weights & Biases behind Fabric's interface; the run folder's name is the run's name, so that it resumes."""
+
+    def __init__(self, run: Path, settings: dict[str, Any]) -> None:
+        self._run, self._settings = run, settings
+        self._wandb: Any = None
+
+    @property
+    def name(self) -> str:
+        """The project."""
+        return "prosmin"
+
+    @property
+    def version(self) -> str:
+        """The run."""
+        return self._run.resolve().name
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """The configuration is sent when the run begins."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """One line of metrics.jsonl."""
+        if self._wandb is None:
+            import wandb  # type: ignore[import-not-found, unused-ignore]
+
+            self._wandb = wandb.init(
+                project=self.name,
+                name=self.version,
+                dir=str(self._run),
+                config=self._settings,
+                id=self.version,
+                resume="allow",
+            )
+        self._wandb.log(metrics, step=step)
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """End the run there too."""
+        if self._wandb is not None:
+            self._wandb.finish(exit_code=0 if status == "success" else 1)
 
 
 def make_fabric(config: Config, out: Path) -> Fabric:

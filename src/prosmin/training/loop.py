@@ -1,24 +1,52 @@
 """The loop: read from top to bottom. It knows no method."""
 
+import signal
+import threading
 from collections.abc import Iterator
+from types import FrameType
 
 from lightning_fabric import Fabric
 from torch import nn
 from torch.optim import Optimizer
 
 from prosmin.config import Config
-from prosmin.data.feed import Batch, Feed
+from prosmin.data.order import Order
+from prosmin.data.stream import Batch, Feed
 from prosmin.errors import ProsminError, Stopped
+from prosmin.progress import TrainingProgress
 from prosmin.training import health, schedules
-from prosmin.training.logbook import Logbook, begin_line
+from prosmin.training.checkpoint import Saver, pictures_of
+from prosmin.training.launch import Processes
+from prosmin.training.log import Logbook, begin_line
 from prosmin.training.online_knn import OnlineKnn
-from prosmin.training.order import Order
-from prosmin.training.processes import Processes
-from prosmin.training.progress import TrainingProgress
 from prosmin.training.run_folder import RunFolder
-from prosmin.training.saving import Saver, pictures_of
-from prosmin.training.stepping import make_stepper
-from prosmin.training.stopping import StopRequest
+from prosmin.training.step import make_stepper
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class StopRequest:
+    """Within the block a signal sets `name`; a second Ctrl-C interrupts at once."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> "StopRequest":
+        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
+            for number in SIGNALS:
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.name is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.name = signal.Signals(number).name
+
 
 ASKED, COLLAPSED = 1, 2
 """Why the processes leave early; the larger reason wins."""

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from prosmin.config import Config
-from prosmin.data.feed import Feed
+from prosmin.data.stream import Feed
+from prosmin.data.subsets import balanced_subset, held_out_mask
 from prosmin.data.views import evaluation_view
+from prosmin.encoder.neighbours import knn_top1
 from prosmin.errors import UsageError
-from prosmin.evaluation.held_out import held_out_mask, knn_top1
-from prosmin.evaluation.subsets import balanced_subset
 
 BATCH = 256
 SEED = 0  # the same pictures in every run of a set, whatever the run's own seed

@@ -16,24 +16,23 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from prosmin.config import Config, TrainingConfig
-from prosmin.data.feed import Feed, open_feed
+from prosmin.data.order import Order
+from prosmin.data.stream import Feed, open_feed
 from prosmin.encoder import save_encoder
-from prosmin.encoder_file import read_card
+from prosmin.encoder.file import read_card
 from prosmin.errors import ProsminError, UsageError
 from prosmin.methods import build_method
 from prosmin.models.backbones import check_views, checkpoint_activations
 from prosmin.models.batchnorm import synchronise_batchnorm
 from prosmin.models.compiling import compile_networks
-from prosmin.models.starting import start_from
-from prosmin.training import checkpoints, health
-from prosmin.training.checkpoints import Checkpoint
-from prosmin.training.launch import beside_first, layout, make_fabric
+from prosmin.models.weights import start_from
+from prosmin.training import checkpoint as checkpoints
+from prosmin.training import health
+from prosmin.training.checkpoint import Checkpoint, pictures_of
+from prosmin.training.launch import beside_first, layout, leave_at_end, make_fabric
 from prosmin.training.loop import train
 from prosmin.training.online_knn import OnlineKnn
-from prosmin.training.order import Order
-from prosmin.training.processes import leave_at_end
 from prosmin.training.run_folder import RunFolder
-from prosmin.training.saving import pictures_of
 from prosmin.training.step import make_optimizer
 
 T = TypeVar("T")

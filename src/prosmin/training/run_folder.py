@@ -8,10 +8,10 @@ from typing import IO, Any
 
 from prosmin import config as configs
 from prosmin.config import Config
-from prosmin.encoder_file import CARD, read_card
+from prosmin.encoder.file import CARD, read_card
 from prosmin.errors import ProsminError
 from prosmin.files import write_text
-from prosmin.training.naming import some
+from prosmin.messages import some
 
 _LOGS = (".log", ".out", ".err")
 """Endings of files into which a shell or SLURM may write what the run says."""

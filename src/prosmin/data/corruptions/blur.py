@@ -7,9 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prosmin.data.corruptions.axes import gaussian
-from prosmin.data.corruptions.draws import Draws
-from prosmin.data.corruptions.levels import to_bytes, to_unit
+from prosmin.data.corruptions.primitives import Draws, gaussian, to_bytes, to_unit
 
 
 def gaussian_blur(images: Tensor, sigma: float, draws: Draws) -> Tensor:

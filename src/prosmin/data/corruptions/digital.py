@@ -10,11 +10,9 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from prosmin.data.corruptions.axes import convolve, gaussian_kernel, resample
-from prosmin.data.corruptions.draws import Draws
-from prosmin.data.corruptions.levels import to_bytes, to_unit
+from prosmin.data.corruptions.primitives import Draws, convolve, gaussian_kernel, resample, to_bytes, to_unit
 from prosmin.data.decode import decode
-from prosmin.data.pictures import CHUNK, worker_count
+from prosmin.data.image_sets import CHUNK, worker_count
 
 
 def contrast(images: Tensor, factor: float, draws: Draws) -> Tensor:

@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from prosmin.data.corruptions.draws import Draws
-from prosmin.data.corruptions.levels import to_bytes, to_unit
+from prosmin.data.corruptions.primitives import Draws, to_bytes, to_unit
 
 
 def gaussian_noise(images: Tensor, deviation: float, draws: Draws) -> Tensor:

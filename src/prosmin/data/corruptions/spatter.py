@@ -8,9 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prosmin.data.corruptions.axes import gaussian
-from prosmin.data.corruptions.draws import Draws
-from prosmin.data.corruptions.levels import to_bytes, to_unit
+from prosmin.data.corruptions.primitives import Draws, gaussian, to_bytes, to_unit
 
 WATER = (175 / 255, 238 / 255, 238 / 255)  # pale turquoise
 MUD = (63 / 255, 42 / 255, 20 / 255)

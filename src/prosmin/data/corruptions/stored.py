@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prosmin.data.corruptions.names import ALL, SEVERITIES
-from prosmin.data.pictures import Pictures, load_pictures
+from prosmin.data.corruptions.parameters import ALL, SEVERITIES
+from prosmin.data.image_sets import Pictures, load_pictures
 from prosmin.data.sources import parse
 from prosmin.errors import ProsminError, UsageError
 

@@ -11,10 +11,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from prosmin.data.corruptions.axes import resample
 from prosmin.data.corruptions.blur import streak
-from prosmin.data.corruptions.draws import Draws
-from prosmin.data.corruptions.levels import to_bytes, to_unit
+from prosmin.data.corruptions.primitives import Draws, resample, to_bytes, to_unit
 from prosmin.data.corruptions.reference import INSTALL, PACKAGE
 from prosmin.errors import ProsminError
 

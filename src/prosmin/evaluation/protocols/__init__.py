@@ -15,7 +15,7 @@ from prosmin.evaluation.protocols import (
     transfer,
     uncertainty,
 )
-from prosmin.evaluation.result import Result
+from prosmin.evaluation.results import Result
 
 PROTOCOLS: dict[str, Callable[[Context], Result]] = {
     "knn": knn.run,

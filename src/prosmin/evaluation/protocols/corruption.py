@@ -10,16 +10,16 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from prosmin.data.corruptions.names import COMMON, EXTRA, SEVERITIES
-from prosmin.data.pictures import Pictures
+from prosmin.data.corruptions.parameters import COMMON, EXTRA, SEVERITIES
+from prosmin.data.image_sets import Pictures
 from prosmin.encoder import Encoder
 from prosmin.evaluation.batches import set_batches
-from prosmin.evaluation.calibration import FLOOR, reliability
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.corrupted import open_corrupted
-from prosmin.evaluation.corruption_error import mean_corruption_error, relative_mean_corruption_error
-from prosmin.evaluation.linear import LinearProbe
-from prosmin.evaluation.result import Result
+from prosmin.evaluation.metrics.calibration import FLOOR, reliability
+from prosmin.evaluation.metrics.corruption_error import mean_corruption_error, relative_mean_corruption_error
+from prosmin.evaluation.probes.linear import LinearProbe
+from prosmin.evaluation.results import Result
 from prosmin.evaluation.severity import seeing_all
 
 MEASURES = ("error", "nll", "ece")

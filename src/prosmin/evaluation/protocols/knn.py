@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from prosmin.evaluation.calibration import classification_metrics
+from prosmin.encoder.neighbours import nearest, vote
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.knn import nearest, vote
-from prosmin.evaluation.result import Result
+from prosmin.evaluation.metrics.calibration import classification_metrics
+from prosmin.evaluation.results import Result
 
 K, WIDE_K, TEMPERATURE = 20, 200, 0.07  # the conventions of Wu et al. (2018) and DINO
 

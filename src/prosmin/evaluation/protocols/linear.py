@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from prosmin.evaluation.answers import diagrams, judge
 from prosmin.evaluation.context import TRAINED, Context
-from prosmin.evaluation.result import Result
+from prosmin.evaluation.metrics.calibration import diagrams, judge
+from prosmin.evaluation.results import Result
 
 
 def run(context: Context) -> Result:

@@ -1,9 +1,9 @@
 """linear-paper: the paper's linear protocol, SGD on augmented pictures through the frozen encoder."""
 
-from prosmin.evaluation.answers import diagrams, judge
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.linear_heads import train_linear_heads
-from prosmin.evaluation.result import Result
+from prosmin.evaluation.metrics.calibration import diagrams, judge
+from prosmin.evaluation.probes.linear_sgd import train_linear_heads
+from prosmin.evaluation.results import Result
 
 
 def run(context: Context) -> Result:

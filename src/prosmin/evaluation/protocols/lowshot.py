@@ -4,12 +4,11 @@ from typing import Any
 
 from torch import Tensor
 
-from prosmin.evaluation.answers import judge
-from prosmin.evaluation.context import TRAINED, Context
-from prosmin.evaluation.linear import linear_probe
-from prosmin.evaluation.placing import place
-from prosmin.evaluation.result import Result
-from prosmin.evaluation.shares import FOLDS, labelled_shares, over_draws
+from prosmin.evaluation.context import TRAINED, Context, place
+from prosmin.evaluation.label_subsets import FOLDS, labelled_shares, over_draws
+from prosmin.evaluation.metrics.calibration import judge
+from prosmin.evaluation.probes.linear import linear_probe
+from prosmin.evaluation.results import Result
 
 
 def run(context: Context) -> Result:

@@ -6,18 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prosmin.encoder.detectors import DETECTORS, JOINT, SCORES, Detector, KnnDistance, fit_distance_and_scale
 from prosmin.errors import UsageError
 from prosmin.evaluation.context import TRAINED, Context
-from prosmin.evaluation.ood import (
-    DETECTORS,
-    JOINT,
-    SCORES,
-    Detector,
-    KnnDistance,
-    fit_distance_and_scale,
-    ood_metrics,
-)
-from prosmin.evaluation.result import Result
+from prosmin.evaluation.metrics.ranking import ood_metrics
+from prosmin.evaluation.results import Result
 
 DEFAULT = "knn_distance"
 IN_GROUPS = ("auroc", "fpr_at_95_tpr_in")

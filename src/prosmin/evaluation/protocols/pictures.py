@@ -10,17 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prosmin.data.streamed import PictureSet, in_memory
+from prosmin.data.image_sets import PictureSet, in_memory
 from prosmin.data.views import evaluation_view
 from prosmin.encoder import Encoder
+from prosmin.encoder.detectors import fit_knn_distance
+from prosmin.encoder.neighbours import nearest
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.gallery import PICTURES
-from prosmin.evaluation.knn import nearest
-from prosmin.evaluation.ood import fit_knn_distance
-from prosmin.evaluation.planar_map import kept_neighbours, planar_map
-from prosmin.evaluation.result import Result
-from prosmin.evaluation.thumbnails import label_of, sheet, square, tile_side
-from prosmin.models.attention import class_attention, has_class_attention
+from prosmin.evaluation.gallery import PICTURES, kept_neighbours, label_of, planar_map, sheet, square, tile_side
+from prosmin.evaluation.results import Result
+from prosmin.models.vit import class_attention, has_class_attention
 from prosmin.randomness import generator
 
 SHOWN = 1500  # test pictures with a thumbnail and a place on the map

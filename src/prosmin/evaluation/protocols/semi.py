@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from prosmin.data.streamed import where_it_fits
-from prosmin.evaluation.answers import judge
+from prosmin.data.image_sets import where_it_fits
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.finetune import fine_tune
-from prosmin.evaluation.result import Result
-from prosmin.evaluation.shares import labelled_shares, over_draws
+from prosmin.evaluation.label_subsets import labelled_shares, over_draws
+from prosmin.evaluation.metrics.calibration import judge
+from prosmin.evaluation.probes.finetune import fine_tune
+from prosmin.evaluation.results import Result
 
 
 def run(context: Context) -> Result:

@@ -6,17 +6,16 @@ from typing import Any
 
 import torch
 
-from prosmin.data.given import picture_batches
-from prosmin.data.pictures import Pictures
+from prosmin.data.image_sets import Pictures, PictureSet, joined, open_pictures, streamed
+from prosmin.data.inputs import picture_batches
 from prosmin.data.sources import Source, open_source, split_spec
-from prosmin.data.streamed import PictureSet, joined, open_pictures, streamed
 from prosmin.errors import ProsminError, UsageError
-from prosmin.evaluation.answers import diagrams, judge
 from prosmin.evaluation.batches import PREDICTED
-from prosmin.evaluation.classes import check_classes
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.finetune import check_held_out, fine_tune
-from prosmin.evaluation.result import Result
+from prosmin.evaluation.metrics.calibration import diagrams, judge
+from prosmin.evaluation.probes.finetune import check_held_out, fine_tune
+from prosmin.evaluation.results import Result
+from prosmin.evaluation.sets import check_classes
 
 
 def run(context: Context) -> Result:

@@ -9,20 +9,17 @@ from typing import Any
 from torch import Tensor
 
 from prosmin.encoder import UNCERTAINTY_VIEWS
-from prosmin.evaluation.context import Context
-from prosmin.evaluation.correlation import spearman
-from prosmin.evaluation.coverage import judge_coverage
-from prosmin.evaluation.forecasts import make_forecasts, no_forecasts
+from prosmin.encoder.detectors import fit_knn_distance
+from prosmin.encoder.neighbours import nearest
+from prosmin.evaluation.context import Context, sample
+from prosmin.evaluation.forecasts import BETWEEN_VIEWS, make_forecasts, no_forecasts
 from prosmin.evaluation.gallery import Ranked, gallery
-from prosmin.evaluation.knn import nearest
-from prosmin.evaluation.ood import fit_knn_distance
-from prosmin.evaluation.result import Result
-from prosmin.evaluation.retrieval import r_auroc, right_neighbours, risk_coverage
-from prosmin.evaluation.sampling import sample
-from prosmin.evaluation.severity import severity_curves
-from prosmin.evaluation.sharpness import sharpness
-from prosmin.evaluation.skill import judge_skill
-from prosmin.evaluation.view_scores import BETWEEN_VIEWS
+from prosmin.evaluation.metrics.coverage import judge_coverage
+from prosmin.evaluation.metrics.ranking import spearman
+from prosmin.evaluation.metrics.retrieval import r_auroc, right_neighbours, risk_coverage
+from prosmin.evaluation.metrics.skill import judge_skill
+from prosmin.evaluation.results import Result
+from prosmin.evaluation.severity import severity_curves, sharpness
 
 FORECAST, FITTED, WORSENED = 512, 256, 256  # pictures at most: held-out forecasts, constant scale, severities
 

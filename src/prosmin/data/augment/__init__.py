@@ -1,0 +1,1 @@
+"""Random views on the device: boxes, antialiased resizing, colour and blur."""

@@ -1,0 +1,353 @@
+"""Sets of images for evaluation: decoded in memory, or streamed from disk where they do not fit."""
+
+import dataclasses
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from prosmin.data.decode import PictureError, bounded, decode_bounded
+from prosmin.data.sources import Source, open_source
+from prosmin.errors import ProsminError
+from prosmin.machine import main_memory
+
+CHUNK = 64
+"""Pictures a worker takes at once: tiny ones are decoded faster than a task is handed over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """N pictures; what lies below and right of a picture's own size is zero."""
+
+    images: Tensor  # (N, 3, H, W) uint8
+    sizes: Tensor  # (N, 2) int64: height, width
+    labels: Tensor | None  # (N,) int64
+    classes: tuple[str, ...]  # names of the labels; empty without labels
+    keys: tuple[str, ...]  # path or name of each picture
+    spec: str
+    bad: tuple[str, ...] = ()  # "key: reason" of each picture that was left out
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def subset(self, indices: Tensor) -> "Pictures":
+        """The pictures at `indices` (int64, or a mask), in that order."""
+        where = indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices
+        here = where.to(self.images.device)
+        return dataclasses.replace(
+            self,
+            images=self.images[here],
+            sizes=self.sizes[here],
+            labels=None if self.labels is None else self.labels[here],
+            keys=tuple(self.keys[i] for i in where.tolist()),
+        )
+
+    def to(self, device: torch.device | str) -> "Pictures":
+        """The same pictures with their tensors on `device`."""
+        labels = None if self.labels is None else self.labels.to(device)
+        return dataclasses.replace(self, images=self.images.to(device), sizes=self.sizes.to(device), labels=labels)
+
+    def content_hash(self) -> str:
+        """32 hexadecimal digits that follow from the pixels and sizes alone."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(str(tuple(self.images.shape)).encode())
+        for tensor in (self.sizes, self.images):
+            digest.update(tensor.cpu().contiguous().numpy().data)
+        return digest.hexdigest()
+
+
+class TooLargeError(Exception):
+    """The decoded set would take more than the limit; `needed` bytes at least."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__(f"{needed} bytes")
+        self.needed = needed
+
+
+def load_pictures(spec: str, *, max_bad: float = 0.01) -> Pictures:
+    """Every picture of a source, decoded by all cores; unreadable ones are left out and named."""
+    source = open_source(spec)
+    try:
+        return load_source(source, max_bad=max_bad, limit=main_memory() // 3)[0]
+    except TooLargeError as error:
+        raise ProsminError(
+            f"The pictures of {spec} would take {error.needed / 2**30:.0f} GiB decoded, more than a third "
+            "of the memory this process may use. Name fewer of them, for example a subfolder."
+        ) from None
+
+
+def load_source(source: Source, *, max_bad: float, limit: int, option: str = "") -> tuple[Pictures, Tensor]:
+    """The decoded pictures and their places in the source (N,). Raises TooLargeError above `limit` bytes.
+
+    `option` is where the user allows more unreadable ones than `max_bad`, if there is such a place.
+    """
+    check_not_empty(source)
+    kept: list[int] = []
+    pictures: list[Tensor] = []
+    bad: list[str] = []
+    height = width = 0
+    for i, picture in enumerate(_decode_all(source)):
+        if isinstance(picture, PictureError):
+            bad.append(f"{source.key(i)}: {picture}")
+            check_readable(bad, total=len(source), max_bad=max_bad, spec=source.spec, option=option)
+            continue
+        height, width = max(height, picture.shape[1]), max(width, picture.shape[2])
+        if (needed := len(source) * 3 * height * width) > limit:
+            raise TooLargeError(needed)
+        kept.append(i)
+        pictures.append(picture)
+    images, sizes = pack(pictures)
+    places = torch.tensor(kept)
+    loaded = Pictures(
+        images=images,
+        sizes=sizes,
+        labels=None if source.labels is None else source.labels[places],
+        classes=source.classes,
+        keys=tuple(source.key(i) for i in kept),
+        spec=source.spec,
+        bad=tuple(bad),
+    )
+    return loaded, places
+
+
+def read_picture(source: Source, i: int) -> Tensor:
+    """Picture i of a source, decoded and of bounded size: uint8 (3, H, W). Raises PictureError."""
+    try:
+        data = source.read(i)
+    except OSError as error:
+        raise PictureError(error.strerror or str(error)) from None
+    return bounded(data) if isinstance(data, Tensor) else decode_bounded(data)
+
+
+def pack(pictures: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Pictures (3, h, w) of any sizes as one tensor (N, 3, H, W) with zeros around, and the sizes (N, 2)."""
+    sizes = torch.tensor([tuple(p.shape[1:]) for p in pictures])
+    height, width = sizes.amax(0).tolist()
+    if bool((sizes == sizes[0]).all()):
+        return torch.stack(pictures), sizes
+    images = torch.zeros(len(pictures), 3, height, width, dtype=torch.uint8)
+    for image, picture in zip(images, pictures, strict=True):
+        image[:, : picture.shape[1], : picture.shape[2]] = picture
+    return images, sizes
+
+
+def check_not_empty(source: Source) -> None:
+    """An error for a source without pictures."""
+    if len(source) == 0:
+        raise ProsminError(f"There are no pictures in {source.spec}.")
+
+
+def tell_left_out(spec: str, unreadable: Sequence[str]) -> None:
+    """Name the unreadable pictures that were left out, on stderr."""
+    if unreadable:
+        print(f"left out of {spec}, since unreadable: {len(unreadable)}{_listed(unreadable)}", file=sys.stderr)
+
+
+def _listed(lines: Sequence[str]) -> str:
+    """At most twenty of them, one below the other."""
+    return "".join(f"\n  {line}" for line in lines[:20]) + ("\n  ..." if len(lines) > 20 else "")
+
+
+def check_readable(unreadable: list[str], *, total: int, max_bad: float, spec: str, option: str = "") -> None:
+    """An error with the list as soon as more than `max_bad` of all pictures, or every one, are unreadable.
+
+    `option` is where the user allows more, if there is such a place.
+    """
+    if unreadable and (len(unreadable) > max_bad * total or len(unreadable) == total):
+        allow = f", or allow more with {option}" if option and len(unreadable) < total else ""
+        raise ProsminError(
+            f"At least {len(unreadable)} of {total} pictures in {spec} cannot be read; "
+            f"a share of {max_bad:g} is allowed. Mend or remove them{allow}:{_listed(unreadable)}"
+        )
+
+
+def worker_count() -> int:
+    """Threads that decode: the cores this process may use, shared with the processes beside it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    beside = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(2, cores // (int(beside) if beside.isdigit() and int(beside) else 1))
+
+
+def _decode_all(source: Source) -> Iterator[Tensor | PictureError]:
+    """Every picture in order, decoded by all cores."""
+    stop = threading.Event()
+
+    def work(start: int) -> list[Tensor | PictureError]:
+        results: list[Tensor | PictureError] = []
+        for i in range(start, min(start + CHUNK, len(source))):
+            if stop.is_set():
+                break
+            try:
+                results.append(read_picture(source, i))
+            except PictureError as reason:
+                results.append(reason)
+        return results
+
+    pool = ThreadPoolExecutor(max_workers=worker_count(), thread_name_prefix="prosmin-decode")
+    try:
+        for results in pool.map(work, range(0, len(source), CHUNK)):
+            yield from results
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+MAX_BAD = 0.01
+"""The share of a set that may be unreadable, unless a run was told otherwise; it is left out."""
+HASHED = 8192
+"""Pictures whose hashes are under way at a time."""
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """N pictures of one or more sources, read when they are asked for: a source itself."""
+
+    sources: tuple[Source, ...]
+    places: Tensor  # (N, 2) int64: which source, and the picture's number there
+    classes: tuple[str, ...]
+    spec: str
+    max_bad: float = MAX_BAD
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def key(self, i: int) -> str:
+        """Path or name of picture i."""
+        which, number = self.places[i].tolist()
+        return self.sources[which].key(number)
+
+    def read(self, i: int) -> bytes | Tensor:
+        """Picture i: encoded bytes, or uint8 (3, H, W). Raises OSError where it cannot be read."""
+        which, number = self.places[i].tolist()
+        return self.sources[which].read(number)
+
+    @cached_property
+    def labels(self) -> Tensor | None:
+        """(N,) int64; None where a source has none."""
+        labels = self.places.new_empty(len(self))
+        for which, source in enumerate(self.sources):
+            if source.labels is None:
+                return None
+            here = self.places[:, 0] == which
+            labels[here] = source.labels[self.places[here, 1]]
+        return labels
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """Path or name of each picture."""
+        return tuple(self.sources[which].key(number) for which, number in self.places.tolist())
+
+    def subset(self, indices: Tensor) -> "Streamed":
+        """The pictures at `indices` (int64, or a mask), in that order."""
+        return dataclasses.replace(self, places=self.places[indices.cpu()])
+
+    def content_hash(self) -> str:
+        """32 hexadecimal digits that follow from the pictures' bytes alone, which are read for it, by all cores."""
+        digest = hashlib.blake2b(digest_size=16)
+        with ThreadPoolExecutor(worker_count(), thread_name_prefix="prosmin-hash") as pool:
+            for start in range(0, len(self), HASHED):  # a task for each of a million pictures would fill the memory
+                for own in pool.map(self._picture_hash, range(start, min(start + HASHED, len(self)))):
+                    digest.update(own)
+        return digest.hexdigest()
+
+    def _picture_hash(self, i: int) -> bytes:
+        try:
+            data = self.read(i)
+        except OSError:
+            return b"unreadable"
+        if not isinstance(data, Tensor):
+            return hashlib.blake2b(data, digest_size=16).digest()
+        digest = hashlib.blake2b(str(tuple(data.shape)).encode(), digest_size=16)
+        digest.update(data.contiguous().numpy().data)
+        return digest.digest()
+
+
+def tell_unread(pictures: Streamed, readable: Tensor) -> None:
+    """Name those that turned out unreadable, on stderr: all but the ones with these numbers."""
+    missing = set(range(len(pictures))) - set(readable.tolist())
+    tell_left_out(pictures.spec, [pictures.key(i) for i in sorted(missing)])
+
+
+PictureSet = Pictures | Streamed
+
+
+def open_pictures(spec: str, *, limit: int | None = None, max_bad: float = MAX_BAD) -> PictureSet:
+    """The pictures of a SPEC: decoded, where that takes at most `limit` bytes (a third of main memory), else streamed.
+
+    Of decoded ones the unreadable are left out; which they are among streamed ones shows when they are read.
+    """
+    source = open_source(spec)
+    try:
+        return load_source(source, max_bad=max_bad, limit=memory_limit() if limit is None else limit)[0]
+    except TooLargeError:
+        return streamed([source], max_bad=max_bad)
+
+
+def streamed(sources: Sequence[Source], *, max_bad: float = MAX_BAD) -> Streamed:
+    """All pictures of sources that count the same classes, one source after the other."""
+    for source in sources:
+        check_not_empty(source)
+    places = [
+        torch.stack([torch.full((len(source),), which), torch.arange(len(source))], dim=1)
+        for which, source in enumerate(sources)
+    ]
+    spec = " + ".join(source.spec for source in sources)
+    return Streamed(tuple(sources), torch.cat(places), sources[0].classes, spec, max_bad)
+
+
+def where_it_fits(pictures: PictureSet) -> PictureSet:
+    """The set decoded if it fits into memory, for what is read many times."""
+    if isinstance(pictures, Pictures):
+        return pictures
+    try:
+        return load_source(pictures, max_bad=pictures.max_bad, limit=memory_limit())[0]
+    except TooLargeError:
+        return pictures
+
+
+def in_memory(pictures: PictureSet) -> Pictures:
+    """The set decoded, for the few pictures that a protocol looks at one by one."""
+    found = where_it_fits(pictures)
+    if isinstance(found, Pictures):
+        return found
+    raise ProsminError(
+        f"{len(pictures)} pictures of {pictures.spec} would take more than a third of the memory of this machine "
+        "decoded. Name smaller pictures, or fewer of them, for example a subfolder."
+    )
+
+
+def allowed_bad(pictures: PictureSet) -> float:
+    """The share of a set that may still turn out to be unreadable: of a decoded one, none."""
+    return pictures.max_bad if isinstance(pictures, Streamed) else 0.0
+
+
+def joined(parts: Sequence[Pictures]) -> Pictures:
+    """Several decoded sets of the same classes as one."""
+    if len(parts) == 1:
+        return parts[0]
+    height, width = (max(part.images.shape[side] for part in parts) for side in (2, 3))
+    padded = [
+        torch.nn.functional.pad(part.images, (0, width - part.images.shape[3], 0, height - part.images.shape[2]))
+        for part in parts
+    ]
+    labels = [part.labels for part in parts if part.labels is not None]
+    return Pictures(
+        images=torch.cat(padded),
+        sizes=torch.cat([part.sizes for part in parts]),
+        labels=torch.cat(labels) if len(labels) == len(parts) else None,
+        classes=parts[0].classes,
+        keys=tuple(key for part in parts for key in part.keys),
+        spec=" + ".join(dict.fromkeys(part.spec for part in parts)),
+    )
+
+
+def memory_limit() -> int:
+    """Bytes that decoded pictures may take: packing needs them twice for a moment."""
+    return main_memory() // 3

@@ -1,0 +1,207 @@
+"""Pictures as a person gives them in Python: tensors, arrays, Pillow pictures, bytes, paths, a folder, a SPEC."""
+
+import os
+import threading
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from prosmin.data.decode import MAX_LONGER, MAX_SHORTER, PictureError, from_pillow
+from prosmin.data.image_sets import Pictures, check_readable
+from prosmin.data.sources import FORMS, Source, open_source, parse
+from prosmin.data.stream import Batch, StreamFeed
+from prosmin.data.unreadable import Noting
+from prosmin.errors import ProsminError, UsageError
+
+Encoded = bytes | bytearray | memoryview
+"""What a picture's file holds, as a web service receives it."""
+Picture = Tensor | Image.Image | str | os.PathLike[str] | bytes
+Images = Pictures | Picture | Encoded | np.ndarray | Iterable[Picture | Encoded | np.ndarray]
+"""What an encoder takes; `open_images` says how each is read."""
+
+_ALLOWED = (
+    "uint8 tensors (N, 3, H, W) or (3, H, W), uint8 arrays (N, H, W, 3) or (H, W, 3), Pillow pictures, "
+    "the bytes of a file, paths, a list of these, a folder, a SPEC such as photos@test, or Pictures"
+)
+
+
+@dataclass(frozen=True)
+class Handful:
+    """Single pictures as a source: paths, encoded bytes, Pillow pictures and tensors (3, H, W)."""
+
+    items: tuple[Picture, ...]
+    spec: str = "the pictures given"
+    labels: Tensor | None = None
+    classes: tuple[str, ...] = ()
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def key(self, i: int) -> str:
+        """The path, or the place among those given."""
+        item = self.items[i]
+        return os.fspath(item) if isinstance(item, str | os.PathLike) else f"picture {i}"
+
+    def read(self, i: int) -> bytes | Tensor:
+        """The file's bytes, or uint8 (3, H, W). Raises OSError or PictureError where it cannot be read."""
+        item = self.items[i]
+        if isinstance(item, Tensor):
+            return item.cpu()
+        if isinstance(item, bytes):
+            return item
+        if isinstance(item, Image.Image):
+            with self._lock:  # Pillow reads a file when its pixels are first asked for, and one may be given twice
+                try:
+                    return from_pillow(item)
+                except PictureError:
+                    raise
+                except Exception as error:  # Pillow's plugins leave with nearly anything when a file is damaged
+                    raise PictureError(str(error) or type(error).__name__) from None
+        return Path(item).expanduser().read_bytes()
+
+
+def open_images(images: Images) -> Pictures | Source:
+    """What was given as decoded pictures or as a source.
+
+    A text is a SPEC if it begins like one (`photos`, `photos@test`, `folder:PATH`, ...), else a path: a folder of your
+    own with the name `photos` is written `./photos`, or given as a Path. In a list every text is a path. A folder
+    counts as `folder:PATH` does: all pictures below it in the order of their paths, `train` where it has splits.
+    """
+    if isinstance(images, Pictures):
+        return images
+    if isinstance(images, np.ndarray):
+        return _from_tensor(_from_array(images, "Pictures"))
+    if isinstance(images, Tensor):
+        return _from_tensor(images)
+    if isinstance(images, str) and _is_spec(images):
+        return open_source(images)
+    if isinstance(images, str | os.PathLike):
+        _check_named(images, "Pictures")
+        path = Path(images).expanduser()
+        if not path.exists():
+            raise ProsminError(f"There is no file and no folder {images}, and it is no SPEC. A SPEC is {FORMS}.")
+        return open_source(f"folder:{path}") if path.is_dir() else Handful((path,))
+    if isinstance(images, Image.Image):
+        return Handful((images,))
+    if isinstance(images, Encoded):
+        return Handful((bytes(images),))
+    _refuse_open_file(images, "Pictures")
+    if isinstance(images, set | frozenset | Mapping):
+        raise ProsminError(
+            f"Pictures came as {type(images).__name__}; rows come in the order of the pictures, so give a list"
+            f"{', such as list(pictures.values())' if isinstance(images, Mapping) else ''}."
+        )
+    if not isinstance(images, Iterable):
+        raise ProsminError(f"Pictures came as {type(images).__name__}; allowed: {_ALLOWED}.")
+    items = tuple(_of_a_list(item, f"Picture {i} of the list") for i, item in enumerate(images))
+    if not items:
+        raise ProsminError("The list of pictures is empty; allowed: 1 picture or more.")
+    return Handful(items)
+
+
+def picture_batches(
+    given: Pictures | Source, *, size: int, device: torch.device, max_bad: float = 0.0
+) -> Iterator[Batch]:
+    """All pictures in their order, `size` at a time, on the device.
+
+    An unreadable one is an error, since every row is wanted; with `max_bad` up to that share is left out.
+    """
+    if len(given) == 0:
+        raise ProsminError(f"There are no pictures in {given.spec}.")
+    if isinstance(given, Pictures):
+        for start in range(0, len(given), size):
+            chunk = slice(start, start + size)
+            images, sizes = given.images[chunk].to(device), given.sizes[chunk].to(device)
+            yield Batch(images, sizes, torch.arange(start, start + len(images)))
+        return
+    source = Noting(given)
+    feed = StreamFeed(source, device=device, max_bad=1.0)
+    orders = torch.arange(len(source)).split(size)
+    with closing(cast(Generator[Batch, None, None], feed.batches(orders))) as batches:  # its threads end with it
+        for batch in batches:
+            good = source.readable(batch.index)
+            if not bool(good.all()):
+                if not max_bad:
+                    first = int(batch.index[~good][0])
+                    reason = source.unreadable[first]
+                    raise ProsminError(f"{source.key(first)} cannot be read: {reason}. Mend it or leave it out.")
+                check_readable(source.lines(), total=len(source), max_bad=max_bad, spec=source.spec)
+                here = good.to(device)
+                batch = Batch(batch.images[here], batch.sizes[here], batch.index[good])
+            if len(batch.index):
+                yield batch
+
+
+def _of_a_list(item: Any, what: str) -> Picture:
+    """One picture of several; `what` names it where it is refused."""
+    if isinstance(item, np.ndarray):
+        item = _from_array(item, what)
+    if isinstance(item, Encoded):
+        return bytes(item)
+    if not isinstance(item, os.PathLike):
+        _refuse_open_file(item, what)
+    if not isinstance(item, Tensor | Image.Image | str | os.PathLike):
+        raise ProsminError(f"{what} came as {type(item).__name__}; allowed: {_ALLOWED}.")
+    if isinstance(item, Tensor) and (item.ndim != 3 or item.shape[0] != 3 or item.dtype != torch.uint8):
+        raise ProsminError(f"{what} came as {item.dtype} {tuple(item.shape)}; allowed: uint8 (3, H, W).")
+    if isinstance(item, str | os.PathLike):
+        _check_named(item, what)
+    return item
+
+
+def _check_named(path: str | os.PathLike[str], what: str) -> None:
+    """An error for an empty text, which the system would take for the current folder."""
+    if not os.fspath(path):
+        raise ProsminError(f"{what} came as an empty text, which names no file; the current folder is '.'.")
+
+
+def _refuse_open_file(given: Any, what: str) -> None:
+    """What it holds depends on where it stands, and its lines would be taken for pictures."""
+    if hasattr(given, "read"):
+        raise ProsminError(f"{what} came as {type(given).__name__}, an open file; give its bytes: .read().")
+
+
+def _is_spec(text: str) -> bool:
+    try:
+        parse(text)
+    except UsageError:
+        return False
+    return True
+
+
+def _from_tensor(images: Tensor) -> Pictures | Handful:
+    whole = images[None] if images.ndim == 3 else images
+    if whole.ndim != 4 or whole.shape[1] != 3 or whole.dtype != torch.uint8 or 0 in whole.shape:
+        raise ProsminError(
+            f"Pictures came as {images.dtype} {tuple(images.shape)}; allowed: uint8 (N, 3, H, W) with N of 1 or more, "
+            "or (3, H, W), such as torchvision.io.decode_image gives."
+        )
+    height, width = whole.shape[2:]
+    if min(height, width) > MAX_SHORTER or max(height, width) > MAX_LONGER:
+        return Handful(tuple(whole))  # reduced one by one, as those of a file are
+    return Pictures(
+        images=whole,
+        sizes=torch.tensor([height, width]).expand(len(whole), 2),
+        labels=None,
+        classes=(),
+        keys=tuple(f"picture {i}" for i in range(len(whole))),
+        spec="the pictures given",
+    )
+
+
+def _from_array(array: np.ndarray, what: str) -> Tensor:
+    """uint8 (..., H, W, 3), as numpy's users have it, as a tensor (..., 3, H, W) of its own."""
+    if array.ndim not in (3, 4) or array.shape[-1] != 3 or array.dtype != np.uint8:
+        raise ProsminError(
+            f"{what} came as an array, {array.dtype} {array.shape}; allowed: uint8 (N, H, W, 3) or (H, W, 3), in the "
+            "order red, green, blue. One with the channels first is given as torch.from_numpy(array)."
+        )
+    return torch.from_numpy(np.array(array, order="C")).movedim(-1, -3).contiguous()

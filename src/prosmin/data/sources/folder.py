@@ -1,0 +1,199 @@
+"""SPEC `folder:PATH` and `folder:PATH@SPLIT`: picture files, flat or in one folder a class.
+
+A split is a subfolder of that name; a folder with `train` and `test` (or `val`) in it means its `train`.
+Where every picture lies in a subfolder, the subfolder is the class; deeper folders do not matter. Files
+that are not named like pictures are passed over. ImageNet and its relatives (-A, -C, -O, -R) are read as published,
+their classes under WordNet's numbers: `folder:ROOT/gaussian_noise/3`.
+"""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prosmin.data.sources import splits
+from prosmin.errors import ProsminError, UsageError
+from prosmin.messages import closest, did_you_mean
+
+if TYPE_CHECKING:  # importing torch takes seconds, which a missing folder need not wait for
+    from torch import Tensor
+
+SUFFIXES = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FolderSource:
+    """Files under one folder, in the order of their paths."""
+
+    spec: str
+    root: Path
+    names: list[str]  # relative to root
+    labels: "Tensor | None"
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def key(self, i: int) -> str:
+        """The file's path below the folder, as text that can be printed whatever the file system holds."""
+        return os.fsencode(self.names[i]).decode("utf-8", "replace")
+
+    def read(self, i: int) -> bytes:
+        """The file's bytes."""
+        return read_file(f"{self.root}{os.sep}{self.names[i]}")
+
+
+_UNKNOWN = 2**20
+"""Bytes asked for where a file does not say how many it has."""
+
+_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK"))
+"""How files are opened, as far as the system knows these words; the last: a pipe is not waited for."""
+
+
+def read_file(path: str) -> bytes:
+    """All of a file, by as few calls as it takes.
+
+    Each of them lets go of Python's lock and queues for it again, among the threads that decode; `open` makes eight.
+    Raises OSError for a pipe or a device, which might be waited for without end.
+    """
+    file = os.open(path, _FLAGS)
+    try:
+        state = os.fstat(file)
+        if not stat.S_ISREG(state.st_mode):
+            raise OSError("not a file")
+        size = state.st_size
+        data = os.read(file, size or _UNKNOWN)
+        # A file system may give less than it has, and some call every size 0.
+        while data and len(data) != size and (more := os.read(file, _UNKNOWN)):
+            data += more
+        return data
+    finally:
+        os.close(file)
+
+
+def open_folder(rest: str) -> FolderSource:
+    """The pictures below a folder."""
+    import torch
+
+    root = find_folder(rest)
+    names = sorted(_walk(root))
+    if not names:
+        raise UsageError(
+            f"There are no pictures in the folder {root}. Files named {', '.join(SUFFIXES[:7])}, ... count, "
+            "flat or in one folder a class."
+        )
+    folders = [name.split(os.sep, 1)[0] if os.sep in name else "" for name in names]
+    labels: Tensor | None = None
+    classes: tuple[str, ...] = ()
+    if all(folders):
+        # Folders without pictures keep their number, so that splits of one set agree about the classes.
+        classes = tuple(name for name in _subfolders(root) if _wanted(name))
+        number = {name: i for i, name in enumerate(classes)}
+        labels = torch.tensor([number[folder] for folder in folders])
+    return FolderSource(f"folder:{rest}", root, names, labels, classes)
+
+
+def files(rest: str) -> list[str]:
+    """The paths of its pictures."""
+    root = find_folder(rest)
+    return [f"{root}{os.sep}{name}" for name in sorted(_walk(root))]
+
+
+def other_split(rest: str, split: str) -> str:
+    """What follows `folder:` for another split: a subfolder, or a folder beside this one.
+
+    ImageNet is tested on `val`, whatever lies in a folder `test`: of several, one with this split's classes is meant.
+    """
+    base = rest.rpartition("@")[0] if not Path(rest).expanduser().is_dir() and "@" in rest else rest
+    inside = {f"{base}@{name}": Path(base) / name for name in splits.candidates(split)}
+    beside = {path: Path(path) for path in splits.renamed(str(Path(base)), split)}
+    for places in (inside, beside):
+        found = [(other, path) for other, path in places.items() if path.expanduser().is_dir()]
+        if len(found) > 1:
+            classes = set(_subfolders(find_folder(rest)))
+            found.sort(key=lambda place: classes.isdisjoint(_subfolders(place[1].expanduser())))
+        if found:
+            return found[0][0]
+    raise UsageError(
+        f"The data folder:{base} has no split {split!r}: there is no folder {Path(base) / split}. "
+        "Name the other pictures by a SPEC of their own."
+    )
+
+
+def find_folder(rest: str) -> Path:
+    """The folder that is meant by what follows `folder:`, its split included."""
+    path = Path(rest).expanduser()
+    if not rest:
+        raise UsageError("The data 'folder:' names no folder; write folder:PATH or folder:PATH@SPLIT.")
+    if not path.is_dir() and "@" in rest:
+        base, _, split = rest.rpartition("@")
+        folder = Path(base).expanduser()
+        if folder.is_dir():
+            return folder / splits.choose(split, _subfolders(folder), spec=f"folder:{base}")
+    if not path.is_dir():
+        what = "is a file, not a folder." if path.is_file() else f"does not exist.{_meant(rest)}"
+        raise UsageError(f"The folder {path.absolute()} of the data folder:{rest} {what}")
+    inside = set(_subfolders(path))
+    own = next((name for name in splits.ALIASES["train"] if name in inside), None)
+    return path / own if own and inside & set(splits.ALIASES["test"]) else path
+
+
+def _meant(rest: str) -> str:
+    """The folder beside the missing one that looks most like it, with its split or without."""
+    base, at, split = rest.rpartition("@")
+    for name, tail in ((base, at + split), (rest, "")):
+        above = Path(name).expanduser().parent
+        if name and above.is_dir() and os.access(above, os.R_OK | os.X_OK):
+            near = closest(Path(name).name, _subfolders(above))
+            if near:
+                return did_you_mean(f"folder:{Path(name).with_name(near)}{tail}")
+    return ""
+
+
+def _subfolders(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(folder) if _is_folder(entry))
+    except OSError as error:
+        raise ProsminError(f"The folder {folder} cannot be listed: {error.strerror}.") from None
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is one; a link that leads nowhere, to itself perhaps, is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _walk(root: Path) -> list[str]:
+    """The picture files below a folder, links followed but no folder visited twice.
+
+    Links come last, so that a picture is found where it lies and not where a link to its folder does.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise ProsminError(f"The folder {error.filename} cannot be listed: {error.strerror}.")
+
+    names: list[str] = []
+    visited: set[str] = set()
+    starts = [str(root)]
+    for start in starts:  # grows by the links that are met
+        for folder, subfolders, files in os.walk(start, onerror=refuse):
+            if (place := os.path.realpath(folder)) in visited:
+                subfolders.clear()
+                continue
+            visited.add(place)
+            subfolders[:] = sorted(filter(_wanted, subfolders))
+            starts += [path for s in subfolders if os.path.islink(path := os.path.join(folder, s))]
+            below = os.path.relpath(folder, root)
+            prefix = "" if below == "." else below + os.sep
+            names += [prefix + f for f in files if _wanted(f) and f.lower().endswith(SUFFIXES)]
+    return names
+
+
+def _wanted(name: str) -> bool:
+    """Not hidden, and not what macOS leaves in archives."""
+    return not name.startswith(".") and name != "__MACOSX"

@@ -1,0 +1,232 @@
+"""SPEC `parquet:PATH` and `parquet:PATH@SPLIT`: a Parquet file, or a folder of them.
+
+Columns: `image` (encoded bytes, or a struct with `bytes` as Hugging Face writes it), or the one column of that kind
+under another name; `label` (numbers or names), or the one that Hugging Face's metadata call class labels, and
+`label_name` may be missing. In a folder, files named after splits (`train-00000.parquet`) are
+chosen by the split, and `train` is meant where none is named. The encoded bytes are held in memory.
+"""
+
+import json
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from prosmin.data.sources import splits
+from prosmin.errors import ProsminError, UsageError
+
+LARGEST_LABEL = 1_000_000
+"""Numbers above it are no classes but dates or identifiers; there is a name for each class up to the largest."""
+
+
+@dataclass(frozen=True)
+class ParquetSource:
+    """Rows of one or more files, in the order of files and rows."""
+
+    spec: str
+    chunks: list[Any]  # binary arrays
+    starts: list[int]  # the first row of each chunk
+    name: str
+    total: int
+    labels: Tensor | None
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return self.total
+
+    def key(self, i: int) -> str:
+        """File or folder, and row."""
+        return f"{self.name}[{i}]"
+
+    def read(self, i: int) -> bytes:
+        """The encoded picture of row i."""
+        chunk = bisect_right(self.starts, i) - 1
+        data = self.chunks[chunk][i - self.starts[chunk]].as_py()
+        if data is None:
+            raise OSError("the row holds no bytes")
+        return data
+
+
+def open_parquet(rest: str) -> ParquetSource:
+    """The pictures of a Parquet file or of a folder of them."""
+    path, files = _files(rest)
+    table = _read(files, spec=f"parquet:{rest}")
+    images = _binary(table.column("image"), spec=f"parquet:{rest}")
+    chunks = [chunk for chunk in images.chunks if len(chunk)]
+    starts = list(accumulate((len(chunk) for chunk in chunks), initial=0))[:-1]
+    labels, classes = _labels(table, spec=f"parquet:{rest}")
+    return ParquetSource(f"parquet:{rest}", chunks, starts, path.name, len(table), labels, classes)
+
+
+def files(rest: str) -> list[str]:
+    """The paths of the files that it reads."""
+    return [str(path) for path in _files(rest)[1]]
+
+
+def other_split(rest: str, split: str) -> str:
+    """What follows `parquet:` for another split: other files of the folder, or the file beside this one."""
+    base = rest.rpartition("@")[0] if not Path(rest).expanduser().exists() and "@" in rest else rest
+    path = Path(base).expanduser()
+    if path.is_dir():
+        return f"{base}@{splits.choose(split, _by_split(_inside(path), path), spec=f'parquet:{base}')}"
+    for other in splits.renamed(base, split):
+        if Path(other).expanduser().is_file():
+            return other
+    raise UsageError(
+        f"The data parquet:{base} has no split {split!r}: no file of that name lies beside it. "
+        "Name the other pictures by a SPEC of their own."
+    )
+
+
+def _files(rest: str) -> tuple[Path, list[Path]]:
+    base, split = rest, ""
+    if not Path(rest).expanduser().exists() and "@" in rest:
+        base, _, split = rest.rpartition("@")
+    path = Path(base).expanduser()
+    if not base or not path.exists():
+        raise UsageError(f"The file {base!r} of the data parquet:{rest} does not exist; write parquet:PATH.")
+    if path.is_file():
+        if split:
+            raise UsageError(f"The data parquet:{base} is one file and has no split {split!r}.")
+        return path, [path]
+    files = _inside(path)
+    if not files:
+        raise ProsminError(f"There are no files named *.parquet in the folder {path}.")
+    groups = _by_split(files, path)
+    if split:
+        return path, groups[splits.choose(split, groups, spec=f"parquet:{base}")]
+    return path, splits.own_group(groups) or files
+
+
+def _inside(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*.parquet") if file.is_file())
+
+
+def _by_split(files: list[Path], folder: Path) -> dict[str, list[Path]]:
+    """By the split that a file's name speaks of, or else the folder that it lies in."""
+    groups: dict[str, list[Path]] = {}
+    for file in files:
+        parts = reversed(file.relative_to(folder).parts)
+        if (name := next(filter(None, map(splits.word, parts)), None)) is not None:
+            groups.setdefault(name, []).append(file)
+    return groups
+
+
+def _read(files: list[Path], *, spec: str) -> pa.Table:
+    """Their rows in the columns image, label and label_name, as far as there are any."""
+    tables = []
+    for file in files:
+        try:
+            schema = pq.read_schema(file)
+            names = {_image_column(schema, file, spec=spec): "image"}
+            names |= {label: "label"} if (label := _label_column(schema)) else {}
+            names |= {"label_name": "label_name"} if "label_name" in schema.names else {}
+            table = pq.read_table(file, columns=list(names))
+            renamed = table.rename_columns([names[name] for name in table.column_names])
+            tables.append(renamed.replace_schema_metadata(table.schema.metadata))
+        except (pa.ArrowException, OSError) as error:
+            raise ProsminError(f"The file {file} cannot be read as Parquet: {error}") from None
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")  # int32 beside int64, say
+    except pa.ArrowException as error:
+        raise ProsminError(f"The files of the data {spec} differ in their columns: {error}") from None
+
+
+def _image_column(schema: pa.Schema, file: Path, *, spec: str) -> str:
+    """`image`, or else the one column that could hold pictures, such as `img` in published files."""
+    if "image" in schema.names:
+        return "image"
+    found = [field.name for field in schema if _may_be_pictures(field.type)]
+    if len(found) == 1:
+        return str(found[0])
+    raise ProsminError(
+        f"The file {file} of the data {spec} has no column 'image' (encoded bytes), and "
+        f"{'several others' if found else 'no other'} of that kind; its columns: {', '.join(schema.names) or 'none'}. "
+        "Name the one that is meant so: pyarrow.parquet.write_table(table.rename_columns([...]), FILE)."
+    )
+
+
+def _may_be_pictures(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        return True
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _label_column(schema: pa.Schema) -> str | None:
+    """`label`, or else the one column that Hugging Face's metadata call class labels."""
+    if "label" in schema.names:
+        return "label"
+    found = [name for name, classes in _published_classes(schema).items() if classes and name in schema.names]
+    return found[0] if len(found) == 1 else None
+
+
+def _binary(column: pa.ChunkedArray, *, spec: str) -> pa.ChunkedArray:
+    """The column of encoded bytes, taken out of Hugging Face's struct if need be."""
+    kind = column.type
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        column = column.flatten()[kind.get_field_index("bytes")]
+        kind = column.type
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        raise ProsminError(f"The column 'image' of the data {spec} holds {kind}; allowed: encoded bytes.")
+    return column
+
+
+def _labels(table: pa.Table, *, spec: str) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Numbers and names of the labels; (None, ()) without a label column."""
+    if "label" not in table.column_names or table.column("label").null_count == len(table):
+        return None, ()
+    column = table.column("label")
+    _check_filled(table, "label", spec=spec)
+    values = column.to_pylist()
+    if all(isinstance(value, str) for value in values):
+        classes = tuple(sorted(set(values)))
+        number = {name: i for i, name in enumerate(classes)}
+        return torch.tensor([number[value] for value in values]), classes
+    if not all(isinstance(value, int) for value in values):
+        raise ProsminError(
+            f"The column 'label' of the data {spec} holds {column.type}; allowed: names, or numbers from 0."
+        )
+    if negative := [value for value in values if value < 0]:
+        raise ProsminError(
+            f"The column 'label' of the data {spec} is negative in {len(negative)} rows of {len(table)}, the first "
+            f"{negative[0]}; allowed: names, or numbers from 0. Leave the column out if the pictures have no labels."
+        )
+    if (largest := max(values)) > LARGEST_LABEL:
+        raise ProsminError(
+            f"The column 'label' of the data {spec} holds numbers up to {largest}: label {largest} is no class "
+            f"number; write the labels as names, or as numbers from 0 to {LARGEST_LABEL:,}."
+        )
+    names = _published_names(table.schema) or {}
+    if "label_name" in table.column_names and table.column("label_name").null_count < len(table):
+        _check_filled(table, "label_name", spec=spec)
+        names = dict(zip(values, table.column("label_name").to_pylist(), strict=True))
+    count = max(largest, *names) + 1 if names else largest + 1
+    return torch.tensor(values, dtype=torch.int64), tuple(str(names.get(i, i)) for i in range(count))
+
+
+def _check_filled(table: pa.Table, name: str, *, spec: str) -> None:
+    if missing := table.column(name).null_count:
+        raise ProsminError(f"The column {name!r} of the data {spec} is empty in {missing} rows of {len(table)}.")
+
+
+def _published_classes(schema: pa.Schema) -> dict[str, list[str]]:
+    """The class names that Hugging Face keeps in a file's metadata, by column; none for columns of other kinds."""
+    text = (schema.metadata or {}).get(b"huggingface")
+    try:
+        features = dict(json.loads(text)["info"]["features"]) if text else {}
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return {name: kind.get("names") or [] if isinstance(kind, dict) else [] for name, kind in features.items()}
+
+
+def _published_names(schema: pa.Schema) -> dict[int, str]:
+    """Those of the column that the labels are taken from."""
+    classes = _published_classes(schema)
+    found = [classes["label"]] if "label" in classes else [names for names in classes.values() if names]
+    return dict(enumerate(found[0])) if len(found) == 1 else {}

@@ -1,0 +1,86 @@
+"""Seeded, class-balanced choices among labelled images: folds, the held-out tenth, low-shot subsets, groups."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from prosmin.data.sources import photos
+from prosmin.errors import ProsminError
+from prosmin.randomness import generator
+
+
+def groups_of(keys: Sequence[str], spec: str) -> Tensor | None:
+    """The number of each picture's group, from 0 on, (N,); None where every picture stands for itself."""
+    if spec.partition("@")[0] != "photos":
+        return None
+    numbers: dict[str, int] = {}
+    return torch.tensor([numbers.setdefault(name, len(numbers)) for name in photos.block_names(keys)])
+
+
+def deal_folds(labels: Tensor, count: int, *, seed: int, groups: Tensor | None = None) -> Tensor:
+    """A fold number from 0 to count - 1 for each picture, every class dealt out evenly: (N,) -> (N,).
+
+    The pictures, grouped by class and shuffled within, are dealt one after another: fold sizes differ by at
+    most one, in total and within a class. A class with one picture keeps it in training: its fold is -1.
+    With `groups` (N,), numbers of pictures of one class that stay together, the groups are dealt in that way.
+    """
+    if groups is not None:
+        numbers, group = torch.unique(groups.to(labels.device), return_inverse=True)
+        group_labels = labels.new_empty(len(numbers))
+        group_labels[group] = labels
+        return deal_folds(group_labels, count, seed=seed)[group]
+    if not 2 <= count <= len(labels):
+        raise ProsminError(f"{len(labels)} labels cannot be dealt into {count} folds; allowed: 2 to {len(labels)}.")
+    order, _, size = _shuffled_by_class(labels, seed, "folds")
+    dealt = torch.arange(len(order)) % count
+    fold = torch.empty_like(order)
+    fold[order] = torch.where(size > 1, dealt, -1)
+    return fold.to(labels.device)
+
+
+def held_out_tenth(labels: Tensor, *, seed: int, groups: Tensor | None = None) -> Tensor:
+    """True for the tenth of the pictures, fixed by the seed, on which choices are made: (N,) -> (N,) mask."""
+    if len(labels) < 10:
+        raise ProsminError(
+            f"Choices are made on a tenth of the training pictures; of {len(labels)} there is none. "
+            "Allowed: 10 or more, better some hundreds."
+        )
+    return deal_folds(labels, 10, seed=seed, groups=groups) == 0
+
+
+def balanced_subset(labels: Tensor, share: float, *, seed: int) -> Tensor:
+    """Indices, rising, of round(share * N) pictures, equally many of each class where class sizes allow.
+
+    For one seed a smaller share is a subset of a larger one.
+    """
+    if not 0 < share <= 1:
+        raise ProsminError(f"The share of labels is {share}; allowed: above 0, at most 1.")
+    total, classes = round(share * len(labels)), len(torch.unique(labels))
+    if total < max(classes, 1):
+        raise ProsminError(
+            f"A share of {share:.3g} of {len(labels)} labels is {total}, fewer than the {classes} classes; "
+            f"allowed: at least one label a class."
+        )
+    order, rank, _ = _shuffled_by_class(labels, seed, "balanced subset")
+    # Every class gives its first picture, then its second, ...: small classes run out and the others go on.
+    # They take turns in a shuffled order, so that the last round, cut short, favours no class.
+    _, class_of = torch.unique(labels.cpu()[order], return_inverse=True)
+    turn = torch.randperm(classes, generator=generator(seed, 0, "balanced subset: turns"))[class_of]
+    chosen = order[torch.argsort(rank * classes + turn)[:total]]
+    return chosen.sort().values.to(labels.device)
+
+
+def _shuffled_by_class(labels: Tensor, seed: int, purpose: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Indices grouped by class and shuffled within, their places in the class, its size: (N,) each."""
+    shuffled = torch.randperm(len(labels), generator=generator(seed, 0, purpose))
+    grouped, by_class = labels.cpu()[shuffled].sort(stable=True)
+    _, sizes = torch.unique_consecutive(grouped, return_counts=True)
+    size = torch.repeat_interleave(sizes, sizes)
+    start = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
+    return shuffled[by_class], torch.arange(len(labels)) - start, size
+
+
+def held_out_mask(labels: Tensor, keys: Sequence[str], spec: str, *, seed: int = 0) -> Tensor:
+    """True for the held-out tenth, balanced over the classes and of whole groups: (N,) mask."""
+    return held_out_tenth(labels, seed=seed, groups=groups_of(keys, spec))

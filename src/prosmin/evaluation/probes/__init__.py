@@ -1,0 +1,1 @@
+"""Classifiers on top of an encoder: linear probes and fine-tuning."""

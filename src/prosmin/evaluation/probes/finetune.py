@@ -1,0 +1,180 @@
+"""Fine-tuning: the whole backbone with a linear layer on top, on labelled pictures.
+
+AdamW with warm-up and cosine, random resized crops and flips. The learning rate and the temperature are chosen
+on labels the choosing networks did not see; then one network is trained on all of them with that rate.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from prosmin.data.image_sets import PictureSet
+from prosmin.data.subsets import deal_folds, groups_of, held_out_mask
+from prosmin.encoder import Encoder
+from prosmin.errors import ProsminError
+from prosmin.evaluation.batches import batch_size, evaluation_batches, half_precision, training_batches
+from prosmin.evaluation.metrics.calibration import weigh
+from prosmin.models.target import make_target
+from prosmin.training.schedules import warmup_cosine
+
+RATES = (1e-4, 5e-4, 2e-3)
+"""Learning rates of the backbone that are tried."""
+HEAD_FACTOR = 10.0  # the new layer starts from nothing and learns faster
+WEIGHT_DECAY = 0.05
+CLIP = 3.0
+BATCH = 256
+STEPS, EPOCHS = 600, (10, 100)
+"""Without a number of epochs: about this many steps, in no fewer and no more epochs than these."""
+WARMUP = 0.1  # share of the steps
+FOLDS, FEW = 5, 500
+"""Below so many labels a tenth is too few to choose on: every label is then predicted, fold by fold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuned:
+    """Logits (N, C) of the test pictures, the temperature, and how both came about."""
+
+    logits: Tensor
+    temperature: float
+    settings: dict[str, Any]
+
+
+def fine_tune(
+    encoder: Encoder, train: PictureSet, test: PictureSet, *, classes: int, seed: int, epochs: int | None = None
+) -> FineTuned:
+    """Fine-tune a copy of the encoder's backbone on all of `train`; of `test` the pictures are read alone."""
+    labels = _labels(train)
+    epochs = default_epochs(len(train)) if epochs is None else epochs
+
+    def answers(some: PictureSet, others: PictureSet, rate: float) -> Tensor:
+        network = _train(encoder, some, classes=classes, rate=rate, epochs=epochs, seed=seed)
+        return _predict(network, others, encoder)
+
+    masks = _held_out(train, labels, seed)
+    unseen = torch.cat([labels[mask] for mask in masks])
+    tried = {
+        rate: weigh(torch.cat([answers(train.subset(~mask), train.subset(mask), rate) for mask in masks]), unseen)
+        for rate in RATES
+    }
+    rate = min(tried, key=lambda rate: tried[rate][1])
+    temperature, nll = tried[rate]
+    if not math.isfinite(nll):
+        raise ProsminError(
+            f"Fine-tuning on {train.spec} diverged at every learning rate of {', '.join(map(str, RATES))}; "
+            "is the checkpoint sound?"
+        )
+    return FineTuned(
+        logits=answers(train, test, rate),
+        temperature=temperature,
+        settings={
+            "lr": rate,
+            "lr_tried": {str(rate): round(nll, 4) for rate, (_, nll) in tried.items()},
+            "epochs": epochs,
+            "batch_size": batch_size(len(train), most=BATCH),
+            "held_out": "a tenth of the labels" if len(masks) == 1 else f"{FOLDS} folds of the labels",
+        },
+    )
+
+
+def check_held_out(train: PictureSet) -> None:
+    """A sentence for a set that is too small to choose on, before anything is trained."""
+    _held_out(train, _labels(train), seed=0)  # the seed decides which pictures are held out, not whether any are
+
+
+def default_epochs(pictures: int) -> int:
+    """Epochs for a set of this size."""
+    steps_per_epoch = pictures // batch_size(pictures, most=BATCH)
+    return min(max(math.ceil(STEPS / steps_per_epoch), EPOCHS[0]), EPOCHS[1])
+
+
+class Classifier(nn.Module):
+    """A copy of a backbone, all of it trainable and without stochastic depth, and a linear layer that starts at 0."""
+
+    def __init__(self, backbone: nn.Module, classes: int) -> None:
+        super().__init__()
+        self.backbone = make_target(backbone).requires_grad_(True)
+        features: int = backbone.num_features  # type: ignore[assignment]
+        self.head = nn.Linear(features, classes)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Views (B, 3, h, h) -> logits (B, C)."""
+        return self.head(self.backbone(x))
+
+
+def _train(encoder: Encoder, train: PictureSet, *, classes: int, rate: float, epochs: int, seed: int) -> Classifier:
+    device, labels = encoder.device, _labels(train).to(encoder.device)
+    network = Classifier(encoder.method.get_submodule("online.backbone"), classes).to(device).train()
+    optimizer = AdamW(_groups(network), lr=rate, fused=device.type == "cuda")
+    size = batch_size(len(train), most=BATCH)
+    steps = epochs * (len(train) // size)
+    for step, views, index in training_batches(
+        train,
+        encoder.config.views,
+        size=size,
+        epochs=epochs,
+        seed=seed,
+        device=device,
+        title=f"fine-tuning at {rate:g}",
+    ):
+        lr = warmup_cosine(step, steps, round(WARMUP * steps), rate, 0.0)
+        for group in optimizer.param_groups:
+            group["lr"] = lr * group["factor"]
+        with half_precision(device):
+            logits = network(views)
+        F.cross_entropy(logits.float(), labels[index]).backward()
+        nn.utils.clip_grad_norm_(network.parameters(), CLIP, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return network
+
+
+def _groups(network: Classifier) -> list[dict[str, Any]]:
+    """Weight decay on matrices and filters only; the head learns faster."""
+    return [
+        {
+            "params": [p for p in part.parameters() if (p.ndim > 1) == decays],
+            "weight_decay": WEIGHT_DECAY if decays else 0.0,
+            "factor": factor,
+        }
+        for part, factor in ((network.backbone, 1.0), (network.head, HEAD_FACTOR))
+        for decays in (True, False)
+    ]
+
+
+@torch.inference_mode()
+def _predict(network: Classifier, pictures: PictureSet, encoder: Encoder) -> Tensor:
+    """Logits (N, C) of the evaluation views, in float32."""
+    network.eval()
+    views = evaluation_batches(pictures, encoder.config.views, device=encoder.device)
+    return torch.cat([network(x).float().cpu() for x in views])
+
+
+def _held_out(train: PictureSet, labels: Tensor, seed: int) -> list[Tensor]:
+    """The pictures each choosing network does not see; an error where one would have none to choose on."""
+    groups = groups_of(train.keys, train.spec)
+    if len(labels) >= FEW:
+        masks = [held_out_mask(labels, train.keys, train.spec, seed=seed)]
+    elif (len(labels) if groups is None else len(torch.unique(groups))) >= FOLDS:
+        fold = deal_folds(labels, FOLDS, seed=seed, groups=groups)
+        masks = [fold == i for i in range(FOLDS)]
+    else:
+        masks = []
+    if not masks or not all(bool(mask.any()) for mask in masks):
+        raise ProsminError(
+            f"{train.spec} has {len(labels)} labelled pictures of {len(torch.unique(labels))} classes, too few to hold "
+            f"some out for the choice of the learning rate; allowed: {FOLDS} or more, with two pictures of most "
+            "classes. Add pictures, or leave this set out."
+        )
+    return masks
+
+
+def _labels(pictures: PictureSet) -> Tensor:
+    assert pictures.labels is not None  # the protocol has asked for labels already
+    return pictures.labels.cpu()

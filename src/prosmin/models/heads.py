@@ -1,0 +1,144 @@
+"""The heads: projector g, predictor q, and f with g as one embedder."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from prosmin.config import Config, ProsminHeads
+from prosmin.models.backbones import build_backbone
+from prosmin.models.vit import encode
+
+
+class UnitLinear(nn.Module):
+    """A linear layer whose rows have length one: the weight-normalised last layer of DINO's head.
+
+    Only directions count, but a step turns a longer row less. `as_plain`: rows begin as long as those of nn.Linear.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, as_plain: bool = False) -> None:
+        super().__init__()
+        weight = nn.Linear(inputs, outputs, bias=False).weight.detach()
+        self.weight = nn.Parameter(nn.init.trunc_normal_(weight, std=(3 * inputs) ** -0.5 if as_plain else 0.02))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., inputs) -> (..., outputs): cosines, when x has length one."""
+        return F.linear(x, F.normalize(self.weight, dim=1))
+
+
+def mlp(widths: list[int], *, batchnorm: bool) -> nn.Sequential:
+    """Linear layers with GELU between them, BatchNorm before each GELU by option."""
+    layers: list[nn.Module] = []
+    for i in range(1, len(widths)):
+        hidden = i < len(widths) - 1
+        linear = nn.Linear(widths[i - 1], widths[i], bias=not (batchnorm and hidden))
+        nn.init.trunc_normal_(linear.weight, std=0.02)
+        if linear.bias is not None:
+            nn.init.zeros_(linear.bias)
+        layers.append(linear)
+        if hidden:
+            layers += [nn.BatchNorm1d(widths[i]), nn.GELU()] if batchnorm else [nn.GELU()]
+    return nn.Sequential(*layers)
+
+
+class Projector(nn.Module):
+    """Three-layer MLP, l2-normalised bottleneck, unit rows to K: every output is a cosine."""
+
+    def __init__(
+        self,
+        inputs: int,
+        *,
+        hidden: int,
+        bottleneck: int,
+        dim: int,
+        batchnorm: bool,
+        bottleneck_batchnorm: bool = False,
+        fixed_last: bool = False,
+        prototypes: bool = False,
+    ) -> None:
+        super().__init__()
+        self.mlp = mlp([inputs, hidden, hidden, bottleneck], batchnorm=batchnorm)
+        self.norm = nn.BatchNorm1d(bottleneck, affine=False) if bottleneck_batchnorm else nn.Identity()
+        # Prototypes, which DINO and iBOT learn, begin as published.
+        self.last = UnitLinear(bottleneck, dim, as_plain=prototypes).requires_grad_(not fixed_last)
+
+    def forward(self, y: Tensor) -> Tensor:
+        """(N, inputs) -> (N, K)."""
+        return self.last(F.normalize(self.norm(self.mlp(y)), dim=-1))
+
+
+LOG_SCALE_RANGE = 5.0
+"""A scale stays within a factor of exp(5) = 148 of where it starts, approached smoothly."""
+
+LOG_SCALE_GAIN = 0.1
+"""How far the branch of the log-variance moves a logarithm: see `GaussianPredictor`."""
+
+
+class GaussianPredictor(nn.Module):
+    """A two-layer MLP, then a branch for the mean and one for the log-variance.
+
+    Input and both branches are in units of the target's spread, `initial_scale`, and weights have the usual size. A
+    step of Adam moves every weight by about the learning rate, whatever the weight's size: weights that made numbers of
+    0.05 from two thousand units of order 1 would be moved by twice their size at a rate of 0.001, the forecast would
+    run ahead of its target in every step, and the target would give up its spread to make it right.
+    """
+
+    def __init__(self, heads: ProsminHeads) -> None:
+        super().__init__()
+        dim, hidden = heads.dim, heads.predictor_hidden
+        self.body = mlp([dim, hidden, hidden], batchnorm=heads.batchnorm) if heads.predictor else nn.Identity()
+        width = hidden if heads.predictor else dim
+        # In the checkpoint: weights from before there was a unit have the same shapes and mean something else.
+        self.unit: Tensor
+        self.register_buffer("unit", torch.tensor(heads.initial_scale))
+        self.mean = nn.Linear(width, dim)
+        self.log_variance = nn.Linear(width, dim) if heads.scale == "learned" else None
+        # Every layer keeps about the size of its input, so that the forecast starts at the target's own size whatever
+        # the width of the head: from a scale of 1, twenty times the signal, training is lost in noise.
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=layer.in_features**-0.5)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+
+    def forward(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, K) -> mean (N, K), scale (N, K); the deterministic twin's scale is 0."""
+        h = self.body(t / self.unit)
+        mean = self.unit * self.mean(h)
+        if self.log_variance is None:
+            return mean, torch.zeros_like(mean)
+        # exp in float32 or wider: a bf16 scale has three digits.
+        log_variance = self.log_variance(h)
+        wide = log_variance if log_variance.dtype == torch.float64 else log_variance.float()
+        # A picture unlike the others can push a linear branch anywhere and its exponential to infinity.
+        log_scale = LOG_SCALE_RANGE * torch.tanh(0.5 * LOG_SCALE_GAIN * wide / LOG_SCALE_RANGE)
+        return mean, self.unit * torch.exp(log_scale)
+
+
+class Embedder(nn.Module):
+    """f and g of ProSMIN and DINO; the networks that meet have this form."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.backbone = build_backbone(config.backbone, image_size=config.views.global_size)
+        features: int = self.backbone.num_features  # type: ignore[assignment]
+        self.projector = build_projector(features, config)
+
+    def forward(self, groups: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Groups of views of one size each, (n, 3, h, h) -> features (N, D), embedding (N, K)."""
+        features = torch.cat([encode(self.backbone, x) for x in groups])
+        return features, self.projector(features)
+
+
+def build_projector(inputs: int, config: Config) -> Projector:
+    """The projector that `heads` describes."""
+    heads = config.heads
+    return Projector(
+        inputs,
+        hidden=heads.hidden,
+        bottleneck=heads.bottleneck,
+        dim=heads.dim,
+        batchnorm=heads.batchnorm,
+        bottleneck_batchnorm=getattr(heads, "bottleneck_batchnorm", False),
+        fixed_last=getattr(heads, "last", "learned") == "fixed",
+        prototypes=not hasattr(heads, "last"),  # DINO's and iBOT's, which learn theirs
+    )

@@ -1,0 +1,1 @@
+"""Charts as inline SVG: pure functions, data in, a drawing out."""

@@ -1,0 +1,157 @@
+"""The map: test pictures as points, those whose features are alike beside each other."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from markupsafe import Markup
+
+from prosmin.report.blocks import Atlas, Block, Cell, Key, Missing, Row, Section, Table
+from prosmin.report.commands import evaluate_command
+from prosmin.report.drawing.svg import WIDTH, Words, svg
+from prosmin.report.metrics import apart, number, percent
+from prosmin.report.runs import Run
+from prosmin.report.sections.images import Album, album_json, read_album, sheet_uri
+
+COLOURS = 10  # hues c0 to c9 in style.css; the next ten classes repeat them as diamonds
+CLASSES = 20
+FIFTHS = ("surest fifth", "second", "middle", "fourth", "least sure fifth")
+MARGIN = 8  # units between the outermost points and the edge
+TURNS = 36  # angles tried for the flattest map
+LOWEST = 150  # units of height
+
+
+def map_section(runs: Sequence[Run]) -> Section:
+    """A map a run."""
+    blocks: list[Block] = []
+    for i, run in enumerate(runs):
+        album = read_album(run)
+        if album is not None:
+            blocks.append(atlas(run, i, album, named=len(runs) > 1))
+        else:
+            what = f"{run.name} has no map of its pictures" if len(runs) > 1 else "No map of the pictures yet"
+            blocks.append(Missing(what=what, command=evaluate_command(run, "pictures")))
+    lead = (
+        "Every point is a test picture; those with similar features lie together. Point at one to see it, select it "
+        "for its nearest neighbours. Only who is near whom means something: distances between groups do not."
+    )
+    return Section(id="map", title="Map of the test pictures", lead=lead, blocks=blocks)
+
+
+def atlas(run: Run, i: int, album: Album, *, named: bool) -> Atlas:
+    """The drawing with what script.js needs for its pictures."""
+    classes = album.classes[: CLASSES if len(album.classes) <= CLASSES else CLASSES - 1]
+    styles = [style_of(album, j, classes) for j in range(album.shown)]
+    fifth = fifths(album)
+    title = "t-SNE of the features" + (f", {run.name}" if named else "")
+    said = reading(run, album)
+    words = Words(id=f"map-{i}", title=title, desc=said, x="", y="")
+    places, height = laid_out(album.points)
+    body = [_mark(x, y, style, f) for (x, y), style, f in zip(places, styles, fifth, strict=True)]
+    legend = [Key(style=f"c{j}", label=label, diamond=j >= COLOURS) for j, label in enumerate(classes)]
+    legend += [Key(style="others", label="other classes")] if len(classes) < len(album.classes) else []
+    strange = [Key(style="strange", label="out of distribution")] if not album.familiar[: album.shown].all() else []
+    return Atlas(
+        id=f"figure-map-{i}",
+        title=title,
+        reading=said,
+        svg=Markup(svg(words, body, height=height)),
+        legend=[*legend, *strange] if classes else [],
+        fifths=[*(Key(style=f"u{j}", label=label) for j, label in enumerate(FIFTHS)), *strange],
+        run=i,
+        data=album_json(album, places / [WIDTH, height]),
+        sheet=sheet_uri(album),
+        table=class_table(album, title) if classes else fifths_table(album, fifth, title),
+        commands=[run.command("pictures")],
+    )
+
+
+def laid_out(points: np.ndarray) -> tuple[np.ndarray, int]:
+    """Points (S, 2) turned to lie flat and scaled alike both ways, in units of the drawing, and its height."""
+    turns = [points - points.mean(0)]
+    for angle in np.linspace(0, np.pi, TURNS, endpoint=False)[1:]:
+        cos, sin = np.cos(angle), np.sin(angle)
+        turns.append(turns[0] @ np.array([[cos, sin], [-sin, cos]]))
+    flat = min(turns, key=lambda turned: float(np.ptp(turned[:, 1])))
+    middle, span = (flat.min(0) + flat.max(0)) / 2, np.maximum(np.ptp(flat, axis=0), 1e-9)
+    wide = WIDTH - 2 * MARGIN
+    height = max(math.ceil(wide * span[1] / span[0]) + 2 * MARGIN, LOWEST)
+    return (flat - middle) * (wide / span[0]) + [WIDTH / 2, height / 2], height
+
+
+def reading(run: Run, album: Album) -> str:
+    """How many pictures there are and how far the map can be trusted."""
+    on_map = int(album.familiar[: album.shown].sum())
+    strange = album.shown - on_map
+    said = (
+        f"All {number(on_map)} evaluated pictures."
+        if on_map >= album.evaluated
+        else f"{number(on_map)} of the {number(album.evaluated)} evaluated pictures: those of the galleries and random "
+        "ones, each with its neighbours."
+    )
+    if strange:
+        said += f" With them the {number(strange)} strangest from outside, as rings."
+    kept = run.metrics("pictures").get("map_neighbours_kept")
+    if kept is not None:
+        said += f" The map keeps {percent(kept)} of each picture's nearest neighbours near it."
+    return said
+
+
+def style_of(album: Album, j: int, classes: Sequence[str]) -> str:
+    """The class of a point's colour: that of its label, of the other labels, or of a strange picture."""
+    if not album.familiar[j]:
+        return "strange"
+    return f"c{classes.index(album.label[j])}" if album.label[j] in classes else "others"
+
+
+def fifths(album: Album) -> list[str]:
+    """The style of each point by its uncertainty among the test pictures on the map; strange ones have their own."""
+    familiar = album.familiar[: album.shown]
+    values = album.value[: album.shown]
+    edges = np.nanquantile(values[familiar], [0.2, 0.4, 0.6, 0.8]) if familiar.any() else np.zeros(4)
+    which = np.searchsorted(edges, values, side="left")
+    return [f"u{n}" if known else "strange" for n, known in zip(which, familiar, strict=True)]
+
+
+def _mark(x: float, y: float, style: str, fifth: str) -> str:
+    """A circle; a diamond for the second ten classes; a ring for pictures from outside."""
+    if style.startswith("c") and int(style[1:]) >= COLOURS:
+        shape = f"M{x:.1f} {y - 2.9:.1f}l2.9 2.9l-2.9 2.9l-2.9-2.9z"
+        return f'<path d="{shape}" class="dot {style} {fifth}"/>'
+    radius = 3.2 if style == "strange" else 2.2
+    classes = style if style == fifth else f"{style} {fifth}"
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" class="dot {classes}"/>'
+
+
+def class_table(album: Album, title: str) -> Table:
+    """By class: the pictures on the map, their uncertainty, and how many of their neighbours share their class."""
+    labels = np.array(album.label)
+    same = (labels[album.neighbours] == labels[: album.shown, None]).mean(1)
+    members = [
+        np.flatnonzero((labels[: album.shown] == name) & album.familiar[: album.shown]) for name in album.classes
+    ]
+    values = apart([float(np.mean(album.value[at])) for at in members])
+    rows: list[Row] = [
+        [Cell(name, head=True), number(len(at)), value, percent(float(same[at].mean()))]
+        for name, at, value in zip(album.classes, members, values, strict=True)
+    ]
+    columns = [
+        "class",
+        "pictures on the map",
+        "mean uncertainty",
+        f"of {album.neighbours.shape[1]} neighbours, same class",
+    ]
+    return Table(columns=columns, rows=rows, caption=title, note=NOTE)
+
+
+def fifths_table(album: Album, fifth: Sequence[str], title: str) -> Table:
+    """By uncertainty, for pictures without labels: the pictures on the map and their range."""
+    rows: list[Row] = []
+    for j, label in enumerate(FIFTHS):
+        values = album.value[: album.shown][[name == f"u{j}" for name in fifth]]
+        ends = apart([float(values.min()), float(values.max())]) if len(values) else ["–", "–"]
+        rows.append([Cell(label, head=True), number(len(values)), *ends])
+    return Table(columns=["uncertainty", "pictures on the map", "from", "to"], rows=rows, caption=title, note=NOTE)
+
+
+NOTE = "results/pictures.npz holds every point, its name and its neighbours."

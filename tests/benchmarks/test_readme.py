@@ -1,0 +1,41 @@
+"""The numbers of the README's evidence are those of the files; tests/benchmarks/test_results.py checks its tables."""
+
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+RESULTS = ROOT / "benchmarks/results"
+
+
+def test_the_evidence_is_that_of_the_results_files():
+    rows = [line for line in README.splitlines() if line.startswith(("| win ", "| loss "))]
+    assert [row.split()[1] for row in rows] == 3 * ["win"] + 3 * ["loss"]
+    vit = {name: results(f"cifar10-vit-{name}-s0") for name in ("prosmin-100", "dino-100", "mocov3-100")}
+    vit["ibot"] = results("cifar10-vit-ibot-100-first-s0")
+    resnet = results("cifar10-resnet18-prosmin-100-s0")
+    twins = [results(f"cifar10-{network}-deterministic-100-s0") for network in ("resnet18", "vit")]
+    trials = [json.loads(line) for line in (RESULTS / "tuning-cifar10-h200.jsonl").read_text().splitlines()]
+    tuned = {trial["name"]: trial["knn20_top1"] for trial in trials if trial["name"] in ("unit-id", "unit")}
+    numbers = [
+        [found["knn"]["metrics"]["top1"] for found in vit.values()],
+        [found["r_auroc"] for name, found in ranks(resnet).items() if name in ("uncertainty", "knn_distance")],
+        [],
+        [found["knn"]["metrics"]["top1"] for found in (resnet, vit["prosmin-100"], *twins)],
+        [vit[name]["ood"]["metrics"][set_] for name in ("prosmin-100", "ibot") for set_ in ("near_auroc", "far_auroc")],
+        [tuned["unit-id"], tuned["unit"]],
+    ]
+    for row, shares in zip(rows, numbers, strict=True):
+        for share in shares:
+            assert f" {100 * share:.1f}" in row, (row, share)
+    assert f" {100 * resnet['uncertainty']['metrics']['coverage_90']:.0f} % " in rows[2]
+
+
+def results(name: str) -> dict:
+    """The results of a run, by protocol."""
+    return json.loads((RESULTS / f"{name}.json").read_text())["results"]
+
+
+def ranks(found: dict) -> dict:
+    """The rankings whose R-AUROC was measured."""
+    return found["uncertainty"]["sets"]["test"]

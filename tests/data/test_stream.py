@@ -1,0 +1,352 @@
+"""The feed: whole or streamed, the same pictures in the order asked for, and nothing left running."""
+
+import io
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from prosmin.data import stream as module
+from prosmin.data.image_sets import load_pictures
+from prosmin.data.sources import open_source
+from prosmin.data.stream import MemoryFeed, StreamFeed, _zeros, clear_around, open_feed, padded
+from prosmin.errors import ProsminError
+
+N = 24
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Pictures of many sizes: tall, wide, tiny, and one beyond the bounds."""
+    root = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    sizes = [
+        (900, 1200),
+        (1, 1),
+        (300, 20),
+        (20, 300),
+        *(tuple(rng.integers(8, 200, 2)) for _ in range(N - 4)),
+    ]
+    for i, (height, width) in enumerate(sizes):
+        if i % 2:
+            Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(root / f"{i:02d}.png")
+        else:  # smooth, so that two decoders of a JPEG agree on it
+            corners = Image.fromarray(rng.integers(100, 156, (2, 2, 3), dtype=np.uint8))
+            corners.resize((width, height), Image.Resampling.BILINEAR).save(root / f"{i:02d}.jpg")
+    return root
+
+
+@pytest.fixture
+def damaged(folder, tmp_path):
+    """The same, with pictures 3, 4 and 23 unreadable."""
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(b"" if file.stem in ("03", "04", "23") else file.read_bytes())
+    return tmp_path
+
+
+def streamed(spec, **options) -> StreamFeed:
+    feed = open_feed(spec, device="cpu", memory_limit=1, **options)
+    assert isinstance(feed, StreamFeed)
+    return feed
+
+
+def whole(spec, **options) -> MemoryFeed:
+    feed = open_feed(spec, device="cpu", **options)
+    assert isinstance(feed, MemoryFeed)
+    return feed
+
+
+def orders(seed: int = 0, steps: int = 7, batch: int = 5) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, N, (batch,), generator=generator) for _ in range(steps)]
+
+
+def leftovers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("prosmin-")]
+
+
+def assert_same(one, other) -> None:
+    assert torch.equal(one.index, other.index)
+    assert torch.equal(one.sizes, other.sizes)
+    for a, b, (height, width) in zip(one.images, other.images, one.sizes.tolist(), strict=True):
+        assert torch.equal(a[:, :height, :width], b[:, :height, :width])
+        for image in (a, b):
+            assert image[:, height:].sum() == 0
+            assert image[:, :, width:].sum() == 0
+
+
+def test_whole_and_streamed_give_the_pictures_asked_for(folder):
+    spec = f"folder:{folder}"
+    pictures = load_pictures(spec)
+    memory, stream = whole(spec), streamed(spec)
+    assert len(memory) == len(stream) == N
+    assert memory.key(3) == stream.key(3) == "03.png"
+    asked = orders()
+    for order, one, other in zip(asked, memory.batches(asked), stream.batches(asked), strict=True):
+        assert torch.equal(one.index, order)
+        assert torch.equal(one.images, pictures.images[order])
+        assert torch.equal(one.sizes, pictures.sizes[order])
+        assert_same(one, other)
+        assert other.images.dtype == torch.uint8
+        assert other.images.is_contiguous()
+    assert leftovers() == []
+
+
+def test_streaming_twice_is_bit_identical(folder):
+    stream = streamed(f"folder:{folder}")
+    for one, other in zip(stream.batches(orders()), stream.batches(orders()), strict=True):
+        assert torch.equal(one.images, other.images)
+
+
+def test_batches_of_any_length_and_none(folder):
+    stream = streamed(f"folder:{folder}")
+    asked = [torch.tensor([7]), torch.arange(N), torch.tensor([2, 2, 2])]
+    assert [len(batch.images) for batch in stream.batches(asked)] == [1, N, 3]
+    assert list(stream.batches([])) == []
+    assert list(whole(f"folder:{folder}").batches([])) == []
+
+
+def test_unreadable_pictures_are_replaced_by_the_next(damaged):
+    spec = f"folder:{damaged}"
+    memory, stream = whole(spec, max_bad=0.2), streamed(spec, max_bad=0.2)
+    asked = [torch.tensor([2, 3, 4, 5]), torch.tensor([22, 23, 0]), torch.tensor([4, 4])]
+    batches = list(stream.batches(asked))
+    assert [batch.index.tolist() for batch in batches] == [[2, 5, 5, 5], [22, 0, 0], [5, 5]]
+    for one, other in zip(memory.batches(asked), batches, strict=True):
+        assert_same(one, other)
+    assert len(memory) == len(stream) == N
+    assert [line.split(":")[0] for line in stream.bad] == ["03.png", "04.jpg", "23.png"]
+    assert memory.bad == stream.bad
+
+
+def test_only_pictures_that_were_met_are_counted(damaged):
+    stream = streamed(f"folder:{damaged}", max_bad=0.2)
+    list(stream.batches([torch.tensor([0, 1, 2])]))
+    assert stream.bad == []
+    list(stream.batches([torch.tensor([3])]))
+    assert len(stream.bad) == 2  # 3, and 4 that was to replace it
+
+
+def test_too_many_unreadable_pictures_stop_the_run(damaged):
+    stream = streamed(f"folder:{damaged}", max_bad=2 / N)
+    assert len(list(stream.batches([torch.tensor([3, 5])]))) == 1  # two are allowed
+    with pytest.raises(ProsminError, match=r"(?s)3 of 24 .*--data\.max_bad SHARE.*03\.png.*04\.jpg.*23\.png"):
+        list(stream.batches([torch.arange(N)]))
+    with pytest.raises(ProsminError, match=r"or allow more with --data\.max_bad SHARE"):
+        open_feed(f"folder:{damaged}", device="cpu", max_bad=0.01)
+    assert leftovers() == []
+
+
+class Slow:
+    """A source whose pictures take their time, or fail in a way nobody foresaw."""
+
+    spec, labels, classes = "slow", None, ()
+
+    def __init__(self, *, seconds: float = 0.0, fails: bool = False) -> None:
+        self.seconds, self.fails, self.reads = seconds, fails, 0
+
+    def __len__(self) -> int:
+        return N
+
+    def key(self, i: int) -> str:
+        return str(i)
+
+    def read(self, i: int) -> torch.Tensor:
+        self.reads += 1
+        time.sleep(self.seconds)
+        if self.fails and i == 9:
+            raise RuntimeError("unforeseen")
+        return torch.full((3, 4, 4), i, dtype=torch.uint8)
+
+
+def stream_of(source: Slow) -> StreamFeed:
+    return StreamFeed(source, device=torch.device("cpu"), max_bad=1.0)
+
+
+def test_errors_of_workers_reach_the_caller():
+    batches = stream_of(Slow(fails=True)).batches([torch.tensor([i]) for i in range(N)])
+    seen = []
+    with pytest.raises(RuntimeError, match="unforeseen"):
+        seen.extend(batch.index.item() for batch in batches)
+    assert seen == list(range(9))
+    assert leftovers() == []
+
+
+def test_errors_of_the_orders_reach_the_caller():
+    def broken():
+        yield torch.tensor([1])
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        list(stream_of(Slow()).batches(broken()))
+    assert leftovers() == []
+
+
+def test_a_caller_that_stops_early_leaves_nothing_running():
+    source = Slow(seconds=0.01)
+    batches = stream_of(source).batches([torch.arange(N)] * 50)
+    next(batches)
+    batches.close()
+    assert leftovers() == []
+    # Of 1,200 pictures only those of the batches ahead were begun.
+    assert source.reads <= (1 + module.AHEAD) * N
+
+
+def test_the_next_batches_are_ready():
+    source = Slow()
+    batches = stream_of(source).batches([torch.arange(N)] * 50)
+    next(batches)
+    deadline = time.monotonic() + 20
+    while source.reads < module.AHEAD * N and time.monotonic() < deadline:
+        time.sleep(0.01)  # nobody asks for a batch
+    assert source.reads == module.AHEAD * N
+    assert module.AHEAD >= 3  # the one in hand and two more
+    batches.close()
+
+
+def test_orders_are_taken_only_as_far_ahead_as_needed():
+    taken = []
+
+    def endless():
+        step = 0
+        while True:
+            taken.append(step)
+            yield torch.tensor([step % N])
+            step += 1
+
+    batches = stream_of(Slow()).batches(endless())
+    assert [next(batches).index.item() for _ in range(30)] == [i % N for i in range(30)]
+    batches.close()
+    assert len(taken) <= 30 + module.AHEAD
+
+
+def test_ctrl_c_ends_the_program(folder):
+    program = f"""
+import sys, time, torch
+from prosmin.data.stream import open_feed
+feed = open_feed("folder:{folder}", device="cpu", memory_limit=1)
+for step, batch in enumerate(feed.batches([torch.arange({N})] * 100_000)):
+    print(step, flush=True)
+    time.sleep(0.05)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background jobs ignore Ctrl-C, and so would their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        try:
+            assert process.stdout.readline() == "0\n"
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode != 0
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([[32, 32]], (32, 32)),
+        ([[5, 7], [9, 3]], (9, 7)),
+        ([[300, 20], [20, 129]], (384, 256)),
+        ([[512, 768]], (512, 768)),
+    ],
+)
+def test_few_shapes_of_large_batches(sizes, expected):
+    assert padded(torch.tensor(sizes)) == expected
+
+
+def test_pages_of_an_earlier_size_are_used_and_outgrown(damaged, monkeypatch):
+    """As on a GPU: the sides never shrink, a picture that does not fit is laid on larger pages later."""
+
+    def grown(feed, size):
+        feed._canvas = tuple(map(max, size, feed._canvas))
+        return feed._canvas
+
+    monkeypatch.setattr(StreamFeed, "_grown", grown)
+    asked = orders(steps=12, batch=3)
+    stream = streamed(f"folder:{damaged}", max_bad=0.2)
+    sides = []
+    for one, other in zip(whole(f"folder:{damaged}", max_bad=0.2).batches(asked), stream.batches(asked), strict=True):
+        assert_same(one, other)
+        sides.append(other.images.shape[2:])
+    assert len(set(sides)) > 1
+    assert sides[-1] == sides[-2] == stream._canvas
+
+
+def test_streamed_pictures_lie_in_zeros(damaged):
+    """Batch after batch, whether they fitted where the last ones lay or not."""
+    stream = StreamFeed(open_source(f"folder:{damaged}"), device=torch.device("cpu"), max_bad=0.2)
+    orders = [torch.arange(start, start + 3) % len(stream) for start in (0, 1, 2, 0, 0)]
+    for batch in stream.batches(orders):
+        for image, (height, width) in zip(batch.images, batch.sizes.tolist(), strict=True):
+            assert image[:, :height, :width].any()
+            assert not image[:, height:].any()
+            assert not image[:, :, width:].any()
+
+
+def test_memory_of_a_batch_is_zero_and_may_be_empty():
+    for size in (0, 1, 5 << 20):
+        found = _zeros(size)
+        assert found.shape == (size,)
+        assert not found.any()
+        found.fill_(7)  # it may be written
+
+
+def test_empty_source(tmp_path):
+    with pytest.raises(ProsminError, match="no pictures"):
+        open_feed(f"folder:{tmp_path}", device="cpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("nvjpeg", [False, True])
+def test_streaming_to_a_gpu_gives_what_the_cpu_has(damaged, nvjpeg):
+    spec = f"folder:{damaged}"
+    asked = orders(steps=20, batch=9)
+    expected = whole(spec, max_bad=0.2).batches(asked)
+    stream = open_feed(spec, device="cuda", memory_limit=1, max_bad=0.2, nvjpeg=nvjpeg)
+    memory = open_feed(spec, device="cuda", max_bad=0.2)
+    for one, other, third in zip(expected, stream.batches(asked), memory.batches(asked), strict=True):
+        assert other.images.is_cuda
+        assert other.sizes.is_cuda
+        images, sizes = other.images.cpu(), other.sizes.cpu()
+        if nvjpeg:  # another decoder, and reduced by another filter: the same but for a few grey levels
+            assert torch.equal(one.index, other.index)
+            for a, b, (height, width) in zip(one.images, images, one.sizes.tolist(), strict=True):
+                difference = a[:, :height, :width].float() - b[:, :height, :width].float()
+                assert difference.abs().mean() < 3  # the smallest pictures change by seven levels a pixel
+        else:
+            assert_same(one, other._replace(images=images, sizes=sizes))
+        assert_same(one, third._replace(images=third.images.cpu(), sizes=third.sizes.cpu()))
+
+
+def test_bytes_and_tensors_may_mix():
+    class Mixed(Slow):
+        def read(self, i: int):
+            if i % 2:
+                return super().read(i)
+            file = io.BytesIO()
+            Image.new("RGB", (4, 4), (i, i, i)).save(file, "PNG")
+            return file.getvalue()
+
+    (batch,) = stream_of(Mixed()).batches([torch.arange(N)])
+    assert batch.images[:, 0, 0, 0].tolist() == list(range(N))
+
+
+def test_what_lies_around_a_picture_is_cleared():
+    images = torch.full((3, 3, 4, 6), 7, dtype=torch.uint8)
+    sizes = torch.tensor([[4, 6], [2, 6], [3, 1]])
+    cleared = clear_around(images.clone(), sizes)
+    for before, after, (height, width) in zip(images, cleared, sizes.tolist(), strict=True):
+        assert torch.equal(after[:, :height, :width], before[:, :height, :width])
+        assert int(after.sum()) == 7 * 3 * height * width

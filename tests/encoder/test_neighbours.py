@@ -1,0 +1,128 @@
+"""The neighbour search and vote against a loop written from the definition."""
+
+import math
+
+import pytest
+import torch
+
+from coloured import coloured
+from prosmin.encoder import neighbours as knn
+from prosmin.encoder import untrained
+from prosmin.errors import ProsminError
+from prosmin.evaluation.context import Context
+from prosmin.evaluation.metrics.calibration import classification_metrics
+from prosmin.evaluation.options import Options
+from prosmin.evaluation.protocols import knn as protocol
+
+
+def features(size: int, dim: int, seed: int) -> torch.Tensor:
+    return torch.randn(size, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def slow_probabilities(bank, labels, queries, *, classes: int, k: int, temperature: float) -> list[list[float]]:
+    """Votes one by one in Python's floats, the extra neighbour written as a neighbour."""
+    answers = []
+    for query in queries.tolist():
+        found = []
+        for row, label in zip(bank.tolist(), labels.tolist(), strict=True):
+            dot = sum(a * b for a, b in zip(query, row, strict=True))
+            found.append((dot / (math.hypot(*query) * math.hypot(*row)), label))
+        found = sorted(found, reverse=True)[:k]
+        weights = [math.exp(s / temperature) for s, _ in found]
+        votes = [sum(weights) / k / classes] * classes
+        for weight, (_, label) in zip(weights, found, strict=True):
+            votes[label] += weight
+        answers.append([v / sum(votes) for v in votes])
+    return answers
+
+
+@pytest.mark.parametrize("k", [1, 5, 20])
+def test_probabilities_agree_with_a_slow_loop(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knn, "_SIMILARITIES", 60 * 7)  # seven queries at a time, the last part is shorter
+    bank, queries = features(60, 8, 0), 30 * features(25, 8, 1)
+    labels = torch.arange(60) % 4
+    fast = knn.knn_probabilities(bank, labels, queries, classes=5, k=k, temperature=0.1)
+    slow = slow_probabilities(bank, labels, queries, classes=5, k=k, temperature=0.1)
+    torch.testing.assert_close(fast, torch.tensor(slow), atol=1e-5, rtol=1e-4)  # float32 similarities over 0.1
+    torch.testing.assert_close(fast.sum(1), torch.ones(25))
+
+
+def test_several_k_come_from_one_search() -> None:
+    bank, queries, labels = features(80, 6, 0), features(10, 6, 1), torch.arange(80) % 3
+    similarities, indices = knn.nearest(bank, queries, 20)
+    for k in (1, 7, 20):
+        once = knn.vote(similarities[:, :k], labels[indices[:, :k]], classes=3)
+        torch.testing.assert_close(once, knn.knn_probabilities(bank, labels, queries, classes=3, k=k))
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 4])
+def test_neighbours_are_by_angle_best_first_and_never_the_picture_itself(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knn, "_SIMILARITIES", 4 * at_once)
+    angles = torch.tensor([0.0, 0.1, 0.3, 0.7])
+    points = torch.stack([angles.cos(), angles.sin()], 1) * torch.tensor([[1.0], [50.0], [0.1], [7.0]])
+    similarities, indices = knn.nearest(points, points, 2, exclude_self=True)
+    assert indices.tolist() == [[1, 2], [0, 2], [1, 0], [2, 1]]
+    torch.testing.assert_close(similarities[0], torch.tensor([0.1, 0.3]).cos())
+    assert knn.nearest(points, points, 1)[1][:, 0].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 4])
+def test_nobody_of_a_group_is_a_neighbour_in_it(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knn, "_SIMILARITIES", 4 * at_once)
+    angles = torch.tensor([0.0, 0.1, 0.3, 0.7])
+    points, groups = torch.stack([angles.cos(), angles.sin()], 1), torch.tensor([5, 5, 2, 2])
+    _, indices = knn.nearest(points, points, 2, exclude_self=True, groups=groups)
+    assert indices.tolist() == [[2, 3], [2, 3], [1, 0], [1, 0]]
+    with pytest.raises(ProsminError, match="2 pictures can be neighbours"):
+        knn.nearest(points, points, 3, exclude_self=True, groups=groups)
+
+
+def test_a_class_without_a_vote_keeps_a_finite_likelihood() -> None:
+    # Twenty equal neighbours for class 0: (20 + 1/4) / 21, and 1/84 for each of the others.
+    got = knn.vote(torch.ones(1, 20), torch.zeros(1, 20, dtype=torch.long), classes=4)
+    torch.testing.assert_close(got, torch.tensor([[20.25 / 21, 1 / 84, 1 / 84, 1 / 84]]))
+    assert classification_metrics(got, torch.tensor([3]), bootstrap=2)["nll"] == pytest.approx(math.log(84), rel=1e-6)
+
+
+def test_small_temperatures_do_not_overflow() -> None:
+    got = knn.vote(torch.tensor([[1.0, 0.5]]), torch.tensor([[1, 0]]), classes=2, temperature=1e-4)
+    torch.testing.assert_close(got, torch.tensor([[0.5 / 3, 2.5 / 3]]))
+
+
+def test_separated_clusters_are_classified() -> None:
+    centres = 5 * torch.eye(4)
+    labels = torch.arange(200) % 4
+    bank, queries = centres[labels] + features(200, 4, 0), centres[labels] + features(200, 4, 1)
+    got = knn.knn_probabilities(bank, labels, queries, classes=4)
+    assert (got.argmax(1) == labels).float().mean() > 0.98
+
+
+@pytest.mark.parametrize(
+    ("bank", "queries", "k", "exclude", "message"),
+    [
+        (torch.ones(5, 3), torch.ones(2, 4), 1, False, r"\(M, D\)"),
+        (torch.ones(5, 3), torch.ones(2, 3), 6, False, "1 to 5"),
+        (torch.ones(5, 3), torch.ones(5, 3), 5, True, "1 to 4"),
+        (torch.ones(5, 3), torch.ones(2, 3), 0, False, "1 to 5"),
+        (torch.ones(5, 3), torch.ones(2, 3), 1, True, "same"),
+        (torch.ones(0, 3), torch.ones(0, 3), 1, True, "0 pictures can be neighbours"),
+        (torch.full((5, 3), torch.nan), torch.ones(2, 3), 1, False, "not finite"),
+    ],
+)
+def test_bad_input_is_named(bank, queries, k: int, exclude: bool, message: str) -> None:
+    with pytest.raises(ProsminError, match=message):
+        knn.nearest(bank, queries, k, exclude_self=exclude)
+
+
+def test_the_settings_name_the_neighbours_that_voted(tiny) -> None:
+    for pictures, voted in ((12, (12, 12)), (30, (20, 30))):
+        sets = {"train": coloured(pictures), "test": coloured(3, seed=1)}
+        result = protocol.run(Context(untrained(tiny()), sets, options=Options(baselines="none")))
+        assert (result.settings["k"], result.settings["wide_k"]) == voted
+
+
+def test_labels_outside_the_classes_are_named() -> None:
+    with pytest.raises(ProsminError, match="0 to 1"):
+        knn.knn_probabilities(torch.eye(3), torch.tensor([0, 1, 2]), torch.eye(3), classes=2, k=1)

@@ -1,0 +1,162 @@
+"""MoCo v3 against its paper's pseudo-code, in one process and in two."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from prosmin.errors import UsageError
+from prosmin.methods import build_method
+from prosmin.methods.mocov3 import Contrast, batchnorm_mlp, positions
+from tiny_methods import tiny_draws, tiny_method, tiny_views
+
+
+def _unit(*shape: int, seed: int) -> torch.Tensor:
+    x = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.normalize(x, dim=-1)
+
+
+def reference_loss(queries, keys, *, temperature: float) -> list[float]:
+    """ctr(q1, k2) + ctr(q2, k1) of the paper's algorithm 1, in plain Python, a picture at a time."""
+    B = queries.shape[1]
+    losses = [0.0] * B
+    for view, other in ((0, 1), (1, 0)):
+        for b in range(B):
+            logits = [
+                sum(float(a) * float(c) for a, c in zip(queries[view, b], keys[other, n], strict=True)) / temperature
+                for n in range(B)
+            ]
+            losses[b] += 2 * temperature * (math.log(sum(math.exp(z) for z in logits)) - logits[b])
+    return losses
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0])
+def test_the_loss_is_the_papers(temperature):
+    queries, keys = _unit(2, 5, 6, seed=1), _unit(2, 5, 6, seed=2)
+    found = Contrast(temperature)(queries, keys, torch.arange(5))
+    expected = reference_loss(queries, keys, temperature=temperature)
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=0)
+
+
+def test_the_gradient_is_that_of_the_loss():
+    queries, keys = _unit(2, 3, 4, seed=1).requires_grad_(), _unit(2, 3, 4, seed=2)
+    assert torch.autograd.gradcheck(lambda q: Contrast(0.2)(q, keys, torch.arange(3)), (queries,))
+
+
+def test_matching_queries_and_keys_have_the_smallest_loss():
+    keys = torch.eye(8, dtype=torch.float64).expand(2, 8, 8)
+    perfect = Contrast(0.2)(keys, keys, torch.arange(8))
+    torch.testing.assert_close(perfect, torch.full_like(perfect, 0.8 * math.log(1 + 7 * math.exp(-5))))
+    assert bool((Contrast(0.2)(keys.roll(1, 1), keys, torch.arange(8)) > perfect).all())
+
+
+def test_a_step_of_the_method_is_the_reference_of_its_networks_outputs():
+    config = tiny_method("mocov3", target__start="independent", loss__temperature="0.3")
+    method = build_method(config).double()
+    views = type(v := tiny_views(config, pictures=5))(v.global_views.double(), None)
+    output = method(views, tiny_draws(pictures=5))
+    x = views.global_views.flatten(0, 1)
+    queries = method.predictor(method.online(x)[1]).detach()
+    keys = method.target(x)[1]
+    queries, keys = ((z / z.norm(dim=1, keepdim=True)).unflatten(0, (2, 5)) for z in (queries, keys))
+    expected = reference_loss(queries, keys, temperature=0.3)
+    torch.testing.assert_close(output.losses.detach(), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_the_heads_are_the_papers():
+    """BatchNorm after every layer, ReLU between them; the last BatchNorm without gain and bias."""
+    projector = batchnorm_mlp([16, 32, 32, 8])
+    assert [type(layer).__name__ for layer in projector] == ["Linear", "BatchNorm1d", "ReLU"] * 2 + [
+        "Linear",
+        "BatchNorm1d",
+    ]
+    assert sum(p.numel() for p in projector.parameters()) == 16 * 32 + 64 + 32 * 32 + 64 + 32 * 8
+    z = projector(torch.randn(64, 16, generator=torch.Generator().manual_seed(0)))
+    torch.testing.assert_close(z.mean(0), torch.zeros(8), rtol=0, atol=1e-5)
+    assert [type(layer).__name__ for layer in batchnorm_mlp([8, 32, 8])] == [
+        "Linear",
+        "BatchNorm1d",
+        "ReLU",
+        "Linear",
+        "BatchNorm1d",
+    ]
+
+
+def test_local_views_are_refused():
+    with pytest.raises(UsageError, match=r"views.local is 2.*set views.local to 0"):
+        build_method(tiny_method("mocov3", views__local="2"))
+
+
+def test_the_patch_embedding_of_a_vit_stays_random_unless_told():
+    def learns(**fields: str) -> bool:
+        method = build_method(tiny_method("mocov3", vit=True, **fields))
+        return method.online.backbone.patch_embed.proj.weight.requires_grad
+
+    assert not learns()
+    assert not learns(heads__freeze_patch_embedding="true")
+    assert learns(heads__freeze_patch_embedding="false")
+    for value in ("true", "false"):
+        with pytest.raises(UsageError, match=r"freeze_patch_embedding is for a ViT.*resnet8_cifar"):
+            build_method(tiny_method("mocov3", heads__freeze_patch_embedding=value))
+
+
+def test_a_vit_begins_with_fixed_positions_and_weights_of_matching_size():
+    torch.manual_seed(0)
+    vit = build_method(tiny_method("mocov3", vit=True)).online.backbone
+    rows, columns = vit.patch_embed.grid_size
+    width = vit.embed_dim
+    assert not vit.pos_embed.requires_grad
+    assert bool((vit.pos_embed[0, 0] == 0).all())  # the class token has no place
+    table = vit.pos_embed[0, 1:].unflatten(0, (rows, columns))
+    quarter = width // 4
+    for row, column in ((0, 0), (1, 2), (rows - 1, columns - 1)):
+        at = table[row, column]
+        for part, place in ((at[: 2 * quarter], column), (at[2 * quarter :], row)):
+            for i in range(quarter):
+                angle = place / 10_000 ** (i / quarter)
+                assert part[i].item() == pytest.approx(math.sin(angle), abs=1e-6)
+                assert part[quarter + i].item() == pytest.approx(math.cos(angle), abs=1e-6)
+    block = vit.blocks[0]
+    for weight, widths in ((block.attn.qkv.weight, 2 * width), (block.mlp.fc1.weight, sum(block.mlp.fc1.weight.shape))):
+        bound = math.sqrt(6 / widths)
+        assert 0.95 * bound < weight.abs().max().item() <= bound
+    assert vit.cls_token.abs().max() < 1e-4
+    patches = vit.patch_embed(torch.randn(8, 3, *vit.patch_embed.img_size))
+    assert 0.3 < patches.std() / table.std() < 3  # one does not drown the other
+
+
+def test_positions_of_a_width_that_has_no_quarters_are_refused():
+    with pytest.raises(UsageError, match=r"width is 90.*multiple of 4"):
+        positions(2, 2, 90)
+
+
+_PROCESS = """
+import sys
+import torch, torch.distributed as dist
+sys.path[:0] = {here!r}
+from test_mocov3 import _unit
+from prosmin.methods.mocov3 import Contrast
+from prosmin.models.batchnorm import gather_rows
+torch.set_num_threads(1)
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", store=dist.FileStore({store!r}, 2), rank=rank, world_size=2)
+queries, keys = (_unit(2, 6, 4, seed=seed)[:, rank * 3 : rank * 3 + 3] for seed in (1, 2))
+gathered, first = gather_rows(keys)
+assert torch.equal(gathered, _unit(2, 6, 4, seed=2)), "the keys of both processes, in order"
+print(*Contrast(0.2)(queries, gathered, torch.arange(first, first + 3)).tolist())
+dist.destroy_process_group()
+"""
+
+
+def test_two_processes_have_each_others_pictures_as_negatives(tmp_path):
+    script = _PROCESS.format(
+        here=[str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")], store=str(tmp_path / "store")
+    )
+    commands = [[sys.executable, "-c", script, str(rank)] for rank in range(2)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    found = [float(x) for process in running for x in process.communicate(timeout=120)[0].split()]
+    alone = Contrast(0.2)(_unit(2, 6, 4, seed=1), _unit(2, 6, 4, seed=2), torch.arange(6))
+    assert found == pytest.approx(alone.tolist(), rel=1e-12)

@@ -1,0 +1,103 @@
+"""Killed at any moment, a run continues from its last checkpoint to the bits of an undisturbed one."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from prosmin.training.run_folder import RunFolder
+from started import Started, wait_until
+from tiny_run import TINY, assert_same_run, last_step
+
+STEPS = "60"
+
+
+def words(run):
+    fields = TINY | {"training.max_steps": STEPS, "training.batch_size": "16"}
+    fields |= {"training.knn_every": "9", "training.knn_pictures": "100"}
+    options = [word for name, value in fields.items() for word in (f"--{name}", value)]
+    return ["pretrain", "--recipe", "demo", "--out", str(run), *options]
+
+
+def start(run):
+    return Started(words(run))
+
+
+def start_program(run):
+    """As a shell does; it ends as an interpreter does."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "prosmin", *words(run)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    run = tmp_path_factory.mktemp("faults") / "run"
+    process = start_program(run)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    return run
+
+
+def test_killed_eight_times_it_ends_at_the_same_bits(undisturbed, tmp_path):
+    """The moments are drawn from a fixed seed; every other one strikes while a checkpoint is being written."""
+    run, moments, kills = tmp_path / "run", random.Random(0), 0
+    for attempt in range(8):
+        before = last_step(run)
+        process = start(run)
+        if attempt % 2:
+            part = run / "checkpoints"
+            wait_until(lambda part=part: part.is_dir() and any(p.suffix == ".part" for p in part.iterdir()), process)
+        else:
+            goal = before + moments.randint(1, 3)
+            wait_until(lambda goal=goal: last_step(run) >= goal, process)
+            time.sleep(moments.random() * 0.02)
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.communicate()
+    assert kills == 8  # a life lasts a few steps: the run outlasts all of them
+    process = start(run)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert_same_run(undisturbed, run)
+
+
+def test_asked_to_stop_it_saves_leaves_and_continues(undisturbed, tmp_path):
+    """Every life but the last ends by another signal, and the next goes on from where it left."""
+    run, stopped = tmp_path / "run", 0
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        process = start(run) if number == signal.SIGUSR1 else start_program(run)
+        wait_until(lambda goal=stopped + 3: last_step(run) >= goal, process)
+        process.send_signal(number)
+        output, _ = process.communicate()
+        assert process.returncode == 1, (number.name, output)
+        assert "The same command continues" in output, number.name
+        assert "Traceback" not in output, number.name
+        assert not stopped or f"from step {stopped}" in output, number.name
+        stopped = last_step(run)
+        assert (run / f"checkpoints/step-{stopped:08d}").is_dir(), number.name
+    process = start(run)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert f"from step {stopped}" in output
+    assert_same_run(undisturbed, run)
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path, tiny):
+    run = tmp_path / "run"
+    folder = RunFolder(run)
+    folder.open(tiny(training__max_steps=STEPS, training__batch_size="16"))
+    second = start(run)
+    output, _ = second.communicate()
+    folder.close()
+    assert second.returncode == 1
+    assert "Another process is training" in output
