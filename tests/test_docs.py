@@ -333,7 +333,7 @@ def test_options_and_fields_in_the_text_exist():
             assert known, f"{name}: {option}"
         for code in inline(text):
             field = re.match(r"(\w+)\.(\w+)\b", code)
-            if field and field.group(1) in (*configs.GROUPS, "heads", "loss") and field.group(2) != "md":
+            if field and field.group(1) in (*configs.GROUPS, "heads", "loss") and field.group(2) not in ("md", "py"):
                 assert field.group(0) in fields(), f"{name}: {code}"
             words = code.split()
             if words[0] == "prosmin" and len(words) > 1:

@@ -5,10 +5,6 @@ import platform
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import timm
-import torch
-import torchvision
-
 from prosmin import __version__
 
 _NO_LIMIT = 2**60  # what cgroup v1 writes, about, where memory is not limited
@@ -62,6 +58,10 @@ def main_memory() -> int:
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
     """Hardware and versions, as they are saved beside numbers."""
+    import timm
+    import torch
+    import torchvision
+
     described: dict[str, Any] = {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
         "processor": _processor(),

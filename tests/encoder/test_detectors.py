@@ -8,6 +8,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from prosmin.encoder import detectors as ood
 from prosmin.encoder.detectors import kmeans
 from prosmin.errors import ProsminError
+from prosmin.evaluation.metrics.ranking import ood_metrics
 
 
 def gaussian(size: int, dim: int, seed: int) -> torch.Tensor:
@@ -27,7 +28,7 @@ def test_directions_unlike_training_score_higher_whatever_their_length(name: str
     other = same.roll(1, dims=1)
     detector = ood.DETECTORS[name](train)
     # Relative distances subtract most of what one Gaussian can say: it is judged on its own ground below.
-    assert name == "relative_mahalanobis" or ood.ood_metrics(detector(same), detector(other))["auroc"] == 1.0
+    assert name == "relative_mahalanobis" or ood_metrics(detector(same), detector(other))["auroc"] == 1.0
     torch.testing.assert_close(detector(same), detector(100 * same), atol=1e-3, rtol=1e-3)
 
 
@@ -72,8 +73,8 @@ def test_distance_and_scale_tells_more_than_either_where_they_are_independent() 
     generator = torch.Generator().manual_seed(0)
     inside, outside = (torch.randn(2, 40_000, generator=generator) + shift for shift in (0.0, 1.0))
     joint = ood.DistanceAndScale(distances=(0.0, 1.0), log_scales=(0.0, 1.0))
-    together = ood.ood_metrics(joint(*inside), joint(*outside))["auroc"]
-    alone = ood.ood_metrics(inside[0], outside[0])["auroc"]
+    together = ood_metrics(joint(*inside), joint(*outside))["auroc"]
+    alone = ood_metrics(inside[0], outside[0])["auroc"]
     # A standard error of 0.002 at 40,000 pictures a side.
     assert together == pytest.approx(0.8413, abs=6e-3)
     assert alone == pytest.approx(0.7602, abs=6e-3)
@@ -96,8 +97,8 @@ def test_mahalanobis_sees_a_shift_in_the_narrow_direction_that_distance_does_not
     shifted = same.clone()
     shifted[:, 3] += 0.06 * shifted[:, 0]
     mahalanobis, knn = ood.fit_mahalanobis(train), ood.fit_knn_distance(train, k=50)
-    assert ood.ood_metrics(mahalanobis(same), mahalanobis(shifted))["auroc"] > 0.97
-    assert ood.ood_metrics(knn(same), knn(shifted))["auroc"] < 0.9
+    assert ood_metrics(mahalanobis(same), mahalanobis(shifted))["auroc"] > 0.97
+    assert ood_metrics(knn(same), knn(shifted))["auroc"] < 0.9
 
 
 def test_a_direction_in_which_training_never_moves_is_the_clearest_sign() -> None:
@@ -105,7 +106,7 @@ def test_a_direction_in_which_training_never_moves_is_the_clearest_sign() -> Non
     moved = same.clone()
     moved[:, 3] += 0.01 * moved[:, 0]
     for detector in (ood.fit_mahalanobis(train), ood.fit_residual(train, dim=3)):
-        assert ood.ood_metrics(detector(same), detector(moved))["auroc"] == 1.0
+        assert ood_metrics(detector(same), detector(moved))["auroc"] == 1.0
 
 
 def test_relative_mahalanobis_sees_what_lies_between_clusters() -> None:
@@ -116,9 +117,9 @@ def test_relative_mahalanobis_sees_what_lies_between_clusters() -> None:
     corners = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 3) / 3**0.5
     train, same, strange = around(ends, 1200, 0), around(ends, 300, 1), around(corners, 300, 2)
     relative, whole = ood.fit_relative_mahalanobis(train, clusters=6), ood.fit_mahalanobis(train)
-    assert ood.ood_metrics(relative(same), relative(strange))["auroc"] == 1.0
+    assert ood_metrics(relative(same), relative(strange))["auroc"] == 1.0
     # One Gaussian over all clusters is as wide in the corners as on the axes: it sees nothing.
-    assert 0.3 < ood.ood_metrics(whole(same), whole(strange))["auroc"] < 0.7
+    assert 0.3 < ood_metrics(whole(same), whole(strange))["auroc"] < 0.7
 
 
 def test_relative_mahalanobis_is_the_difference_of_two_textbook_distances() -> None:
@@ -159,7 +160,7 @@ def test_metrics_agree_with_scikit_learn_on_scores_in_the_thousands() -> None:
         truth = torch.cat([torch.zeros(400), torch.ones(250)]).numpy()
         rising, reach, _ = roc_curve(truth, scores, drop_intermediate=False)
         falling, accepted, _ = roc_curve(1 - truth, -scores, drop_intermediate=False)
-        assert ood.ood_metrics(a, b) == pytest.approx(
+        assert ood_metrics(a, b) == pytest.approx(
             {
                 "auroc": roc_auc_score(truth, scores),
                 "aupr_in": average_precision_score(1 - truth, -scores),
@@ -174,13 +175,13 @@ def test_metrics_agree_with_scikit_learn_on_scores_in_the_thousands() -> None:
 def test_the_two_readings_of_fpr95_by_hand() -> None:
     inside = torch.arange(1.0, 21.0)  # 95 % of these are accepted up to 19
     outside = torch.cat([torch.tensor([0.5, 19.0, 19.5]), torch.full((37,), 30.0)])  # 95 % are flagged from 19.5
-    got = ood.ood_metrics(inside, outside)
+    got = ood_metrics(inside, outside)
     assert got["fpr_at_95_tpr_in"] == 2 / 40
     assert got["fpr_at_95_tpr_out"] == 1 / 20
 
 
 def test_a_constant_score_is_worth_nothing() -> None:
-    got = ood.ood_metrics(torch.ones(30), torch.ones(10))
+    got = ood_metrics(torch.ones(30), torch.ones(10))
     assert got == {
         "auroc": 0.5, "aupr_in": 0.75, "aupr_out": 0.25, "fpr_at_95_tpr_in": 1.0, "fpr_at_95_tpr_out": 1.0
     }  # fmt: skip
@@ -215,7 +216,7 @@ def test_kmeans_with_fewer_places_than_clusters() -> None:
 )
 def test_bad_scores_are_named(inside: torch.Tensor, outside: torch.Tensor, message: str) -> None:
     with pytest.raises(ProsminError, match=message):
-        ood.ood_metrics(inside, outside)
+        ood_metrics(inside, outside)
 
 
 @pytest.mark.parametrize("name", list(ood.DETECTORS))

@@ -19,7 +19,6 @@ from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation import run as suite
 from prosmin.evaluation.context import TRAINED, Context
 from prosmin.evaluation.metrics import calibration
-from prosmin.evaluation.metrics import calibration as answers
 from prosmin.evaluation.options import Options, check_read, flag, read_options
 from prosmin.evaluation.results import Result, print_table
 from prosmin.evaluation.run import evaluate
@@ -149,16 +148,16 @@ class TestNothingIsChosenOnTest:
             return dataclasses.replace(pictures, labels=pictures.labels[order])
 
         def measured(load):
-            judged = []
+            judged, measure = [], calibration.classification_metrics
 
             def record(probabilities, labels, **settings):
                 judged.append(probabilities)
-                return calibration.classification_metrics(probabilities, labels, **settings)
+                return measure(probabilities, labels, **settings)
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(suite, "open_pictures", load)
                 patch.setattr(Context, "subjects", (TRAINED,))  # the baselines are judged by the same code
-                patch.setattr(answers, "classification_metrics", record)
+                patch.setattr(calibration, "classification_metrics", record)
                 return evaluate(copy, protocols=wanted, options=options, again=True), judged
 
         honest, judged = measured(every_twelfth)

@@ -4,19 +4,6 @@ import argparse
 from pathlib import Path
 
 from prosmin.commands.parsing import path
-from prosmin.config import Config
-from prosmin.evaluation.results import print_table
-from prosmin.evaluation.run import evaluate
-from prosmin.report import write_report
-from prosmin.training.pretrain import pretrain
-
-
-def demo(config: Config, out: Path) -> None:
-    """From photographs to a page, in one run folder."""
-    run = pretrain(config, out)
-    print_table(evaluate(run))
-    print(f"report: {write_report([run], run / 'report.html')}")
-
 
 LINE = "pretrain, evaluate and report on the embedded photographs"
 TAKES_FIELDS = True
@@ -34,5 +21,11 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
     from prosmin import config as configs
 
     config = configs.resolve(recipe="demo", overrides=fields)
+    from prosmin.evaluation.results import print_table
+    from prosmin.evaluation.run import evaluate
+    from prosmin.report import write_report
+    from prosmin.training.pretrain import pretrain
 
-    demo(config, options.out)
+    run = pretrain(config, options.out)
+    print_table(evaluate(run))
+    print(f"report: {write_report([run], run / 'report.html')}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prosmin.encoder.file import CARD
 
-ENCODERS = Path(__file__).parent / "encoders"
+ENCODERS = Path(__file__).parents[1] / "encoders"
 
 
 def shipped_names() -> list[str]:
