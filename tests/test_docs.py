@@ -1,6 +1,6 @@
 """The documentation is held to the program: its commands and its Python run, and what it names exists.
 
-Commands run in this process, with small networks, few steps and few pictures in the place of what takes hours or a
+Commands run in this process, with small networks, few steps and few images in the place of what takes hours or a
 download; before that each is checked as it stands: every option, field, recipe, grid, protocol, corruption and SPEC.
 """
 
@@ -47,7 +47,7 @@ NOT_RUN = {
 """First words of lines in command blocks that are not run, and why."""
 
 SPECS = ("data", "test", "ood", "near", "transfer", "corrupted", "reference")
-"""Options that name pictures."""
+"""Options that name images."""
 
 REPLACED = {
     "torchvision:cifar10@data": "folder:my-labelled-images",  # torchvision checks the hashes of the real files
@@ -82,7 +82,7 @@ NOT_MEASURED = {
     "mean_nll_extra": "of corruptions that are not run here",
     "mean_ece_extra": "of corruptions that are not run here",
 }
-"""Documented metrics that these pictures cannot give."""
+"""Documented metrics that these images cannot give."""
 
 
 def blocks(text: str, *languages: str) -> list[str]:
@@ -193,7 +193,7 @@ def runnable(words: list[str]) -> list[str]:
     if options.command in ("demo", "pretrain", "benchmark"):
         small = tiny_fields(resolved(options, given))
         if getattr(options, "data", None) is not None:
-            small.pop("data.spec", None)  # the command names its pictures
+            small.pop("data.spec", None)  # the command names its images
         return [*words, *_as_words(small)]
     if options.command == "ablate":
         return _small_grid(words, options, given)

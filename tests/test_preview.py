@@ -20,7 +20,7 @@ def resolve(**changes):
 
 
 def write_pictures(path):
-    """Twelve pictures of many shapes, so that a batch is padded."""
+    """Twelve images of many shapes, so that a batch is padded."""
     draw = np.random.default_rng(0)
     for i in range(12):
         height, width = draw.integers(20, 200, 2)
@@ -140,7 +140,7 @@ def test_title_labels_and_rows_are_on_the_sheet(folder, tmp_path):
     sheet = np.array(Image.open(tmp_path / "sheet.png"))
     inked = (sheet[: layout.top] != np.array(PAPER)).any((1, 2))
     assert len(layout.columns) == 3
-    assert inked.sum() > 15  # three lines of letters above the pictures
+    assert inked.sum() > 15  # three lines of letters above the images
     assert (sheet[:, -5:] == np.array(PAPER)).all()  # nothing is cut off on the right
 
 
@@ -148,7 +148,7 @@ def test_the_sentence_says_what_the_sheet_shows(folder, tmp_path):
     out = tmp_path / "new" / "sheet.PNG"
     told = write_views(resolve(data__spec=folder), out, name="demo", pictures=1, step=2)
     assert told.startswith(
-        f"wrote {out}: 1 picture of demo, {folder}, step 2, seed 0, 2 global views of 32 px and 2 local"
+        f"wrote {out}: 1 image of demo, {folder}, step 2, seed 0, 2 global views of 32 px and 2 local"
     )
     assert "enlarged 4 times" in told
     assert "--training.batch_size 12 or less" in told  # the recipe's 128 are not there
@@ -160,7 +160,7 @@ def test_unreadable_pictures_are_replaced_and_named(tmp_path, capsys):
     folder = write_pictures(tmp_path / "pictures")
     broken = resolve(data__spec=folder, data__max_bad="0.2", training__batch_size="12")
     number = int(Order(12, batch_size=12, seed=0)(0)[0])
-    (tmp_path / "pictures" / f"{number:02d}.png").write_bytes(b"no picture")
+    (tmp_path / "pictures" / f"{number:02d}.png").write_bytes(b"no image")
     write_views(broken, tmp_path / "sheet.png", name="demo", pictures=1)
     assert f"{number:02d}.png" in capsys.readouterr().err
     following = load_pictures(folder, max_bad=0.2).subset(torch.tensor([number % 11]))  # the bad one is not in it

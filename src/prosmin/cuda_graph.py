@@ -38,7 +38,7 @@ class Recorded(Generic[Result]):
             return self._run_aside()
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
-            # Other threads, which decode pictures, may allocate memory meanwhile: only this one must not.
+            # Other threads, which decode images, may allocate memory meanwhile: only this one must not.
             with torch.cuda.graph(self._graph, stream=self._aside, capture_error_mode="thread_local"):
                 self._result = self._function()
         self._graph.replay()

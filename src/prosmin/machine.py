@@ -3,9 +3,12 @@
 import os
 import platform
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prosmin import __version__
+
+if TYPE_CHECKING:
+    import torch
 
 _NO_LIMIT = 2**60  # what cgroup v1 writes, about, where memory is not limited
 
@@ -56,7 +59,7 @@ def main_memory() -> int:
     return there if granted is None else min(there, granted)
 
 
-def describe_machine(device: torch.device) -> dict[str, Any]:
+def describe_machine(device: "torch.device") -> dict[str, Any]:
     """Hardware and versions, as they are saved beside numbers."""
     import timm
     import torch

@@ -30,7 +30,7 @@ Pixels = NDArray[np.uint8]  # (h, w, 3)
 
 
 class Column(NamedTuple):
-    """Where the pictures of one kind stand."""
+    """Where the images of one kind stand."""
 
     label: str
     left: int
@@ -46,7 +46,7 @@ class Layout(NamedTuple):
     height: int  # of a row, its gap included
 
     def corner(self, row: int, column: int) -> tuple[int, int]:
-        """The upper left corner of a picture, (x, y)."""
+        """The upper left corner of an image, (x, y)."""
         return self.columns[column].left, self.top + row * self.height
 
 
@@ -66,7 +66,7 @@ def lay_out(config: ViewsConfig) -> Layout:
 
 
 def draw_sheet(batch: Batch, views: Views, config: ViewsConfig, *, title: str, subtitle: str) -> Image.Image:
-    """The sheet of some pictures and their views, whose shapes and normalisation are those of `config`."""
+    """The sheet of some images and their views, whose shapes and normalisation are those of `config`."""
     layout = lay_out(config)
     last = layout.columns[-1]
     right = max(
@@ -99,7 +99,7 @@ def to_rgb(views: Tensor, config: ViewsConfig) -> Tensor:
 
 
 def _pixels(views: Views, row: int, config: ViewsConfig) -> Iterator[Pixels]:
-    """The views of one picture in the order of the columns."""
+    """The views of one image in the order of the columns."""
     for group in views:
         if group is not None:
             yield from to_rgb(group[:, row], config).numpy()
@@ -111,7 +111,7 @@ def enlarged(pixels: Pixels, factor: int) -> Pixels:
 
 
 def fitted(pixels: Pixels, side: int) -> Image.Image:
-    """The picture inside a square: a small one enlarged by a whole factor, a large one reduced."""
+    """The image inside a square: a small one enlarged by a whole factor, a large one reduced."""
     longer = max(pixels.shape[:2])
     if longer <= side:
         return Image.fromarray(enlarged(pixels, side // longer))
@@ -130,13 +130,13 @@ def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 MOST = 64
-"""Pictures a sheet may show: more would not fit any screen."""
+"""Images a sheet may show: more would not fit any screen."""
 
 
 def write_views(config: Config, out: Path, *, name: str, pictures: int = 8, step: int = 0) -> str:
-    """Write the sheet of the first pictures of a step; what it shows comes back as a sentence.
+    """Write the sheet of the first images of a step; what it shows comes back as a sentence.
 
-    Pictures, order and random numbers are those of `pretrain`, for the same seed, step and position in the batch.
+    Images, order and random numbers are those of `pretrain`, for the same seed, step and position in the batch.
     """
     if out.suffix.lower() != ".png":
         raise UsageError(f"--out is {str(out)!r}; allowed: the name of a PNG file, such as {out.stem or 'views'}.png.")
@@ -176,7 +176,7 @@ def _sizes(config: Config) -> str:
 
 
 def _warning(config: Config, there: int) -> str:
-    """A sheet can be made of fewer pictures than a step takes; a run cannot."""
+    """A sheet can be made of fewer images than a step takes; a run cannot."""
     if there >= config.training.batch_size:
         return ""
-    return f" (a run needs --training.batch_size {there} or less: there are no more pictures)"
+    return f" (a run needs --training.batch_size {there} or less: there are no more images)"

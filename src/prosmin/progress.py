@@ -56,7 +56,7 @@ LINES = 10
 
 
 class EmbedProgress:
-    """Pictures behind us, and how fast; of several processes the first one shows its own share."""
+    """Images behind us, and how fast; of several processes the first one shows its own share."""
 
     def __init__(self, title: str, *, total: int, done: int, rank: int = 0, world: int = 1) -> None:
         self.title = title if world == 1 else f"{title} (share of 1 of {world} processes)"
@@ -76,7 +76,7 @@ class EmbedProgress:
             self.bar.stop()
 
     def advance(self, pictures: int) -> None:
-        """So many pictures more."""
+        """So many images more."""
         before, self.done = self.done, self.done + pictures
         if self.quiet:
             return

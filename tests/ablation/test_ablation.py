@@ -37,7 +37,7 @@ SMALL = TINY | {"training.batch_size": "16", "training.max_steps": "2", "trainin
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory):
-    """Two classes of forty pictures that differ a little in tint, no others to test on; and the same in one folder."""
+    """Two classes of forty images that differ a little in tint, no others to test on; and the same in one folder."""
     root = tmp_path_factory.mktemp("pictures")
     draw_from = np.random.default_rng(0)
     for number in range(80):
@@ -51,7 +51,7 @@ def pictures(tmp_path_factory):
 
 @pytest.fixture
 def small(pictures):
-    """A function that makes a grid of tiny runs on those pictures."""
+    """A function that makes a grid of tiny runs on those images."""
 
     def make(*over: str, data: str = "labelled", **fields: str) -> Grid:
         named = {name.replace("__", "."): value for name, value in fields.items()}
@@ -303,7 +303,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, small, monkeypatch):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, pictures):
-    """Two settings times two seeds, and what was printed; the pictures that were read; DIR."""
+    """Two settings times two seeds, and what was printed; the images that were read; DIR."""
     out = tmp_path_factory.mktemp("ablation") / "out"
     over = ["heads.scale=learned,zero", "training.seed=0,1"]
     grid = combine(grid=None, recipe="demo", over=over, fields=SMALL | {"data.spec": f"folder:{pictures / 'labelled'}"})
@@ -342,7 +342,7 @@ def test_the_table_says_it_for_people_and_programs(trained):
     assert "| heads.scale | training.seed | kNN top-1 % | loss |" in text
     assert f"| learned | 0 | {100 * outcomes[0].metrics['knn_top1']:.1f} | {losses[0]:.4f} |" in text
     assert "| heads.scale | seeds | kNN top-1 %, mean (range) |" in text
-    assert "no test picture was read" in text
+    assert "no test image was read" in text
 
 
 def test_a_second_call_repeats_nothing(trained, monkeypatch, capsys):
@@ -376,7 +376,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path, small, monkeypatch
         if config.training.seed == 1:
             raise ZeroDivisionError("a | b\nc")
         if config.training.batch_size == 8:
-            raise ProsminError("folder:x has lost its pictures. Look for them.")
+            raise ProsminError("folder:x has lost its images. Look for them.")
         return pretrain(config, out)
 
     monkeypatch.setattr(run, "pretrain", fails)
@@ -388,7 +388,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path, small, monkeypatch
     broken = cells["training.batch_size=16+training.seed=1"]
     assert (good["state"], good["error"]) == ("finished", None)
     assert (lost["state"], lost["metrics"]) == ("failed", {})
-    assert lost["error"] == "folder:x has lost its pictures. Look for them."
+    assert lost["error"] == "folder:x has lost its images. Look for them."
     assert broken["error"].startswith("unexpected ZeroDivisionError: a | b\nc. `prosmin pretrain --recipe demo ")
     printed = " ".join(capsys.readouterr().out.split())
     assert "failed: folder:" in printed
@@ -466,7 +466,7 @@ def test_pictures_that_do_not_fit_into_memory_are_judged_too(trained, tmp_path, 
 def test_one_class_has_no_knn(tmp_path, small, pictures):
     shutil.copytree(pictures / "flat", tmp_path / "own" / "only")
     (found,) = ablate(small("training.seed=0", data=str(tmp_path / "own")), tmp_path / "out")
-    assert (found.remark, "knn_top1" in found.metrics) == ("no kNN: the pictures have one class", False)
+    assert (found.remark, "knn_top1" in found.metrics) == ("no kNN: the images have one class", False)
 
 
 def test_runs_of_another_grid_in_the_folder_are_named(trained, tmp_path, small, capsys):

@@ -225,7 +225,7 @@ def test_pictures_that_come_decoded_have_no_decoding_time(capsys):
     assert parts.time_decoding(decoded, tiny_method("dino"), CPU) is None
     row = dict.fromkeys(("title", "backbone", "views", "batch_size", "precision", "compiled", "bound"), "")
     print_parts(row | {"views_share": 0.1, "parts": {"decode": None}})
-    assert "the pictures come decoded" in capsys.readouterr().out
+    assert "the images come decoded" in capsys.readouterr().out
 
 
 def test_release_memory_forgets_compiled_code():

@@ -22,7 +22,7 @@ import evaluation
 
 @pytest.fixture
 def document(tmp_path, monkeypatch):
-    """What a trial on some of the embedded pictures writes, without scikit-learn and with two protocols."""
+    """What a trial on some of the embedded images writes, without scikit-learn and with two protocols."""
 
     def few(spec, **_):
         pictures = open_pictures(spec)

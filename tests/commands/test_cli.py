@@ -189,7 +189,7 @@ def test_views_writes_a_sheet_and_one_line(capsys, tmp_path):
     assert status == 0
     assert said.count("\n") == 1
     assert said.startswith(
-        f"wrote {out}: 2 pictures of demo, photos, step 1, seed 0, 2 global views of 32 px and 3 local"
+        f"wrote {out}: 2 images of demo, photos, step 1, seed 0, 2 global views of 32 px and 3 local"
     )
     assert err == ""
     assert out.read_bytes()[:4] == b"\x89PNG"

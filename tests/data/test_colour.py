@@ -1,4 +1,4 @@
-"""Each colour operation against torchvision's, picture by picture."""
+"""Each colour operation against torchvision's, image by image."""
 
 import itertools
 from collections.abc import Callable
@@ -113,7 +113,7 @@ def test_jitter_in_all_24_orders() -> None:
         for operation in order[i].tolist():
             true = ADJUST[operation](true, factors[i, operation].item())
         assert (result[i] - true).abs().max() < TOLERANCE
-    # The orders matter: the next picture's order on this one gives something else.
+    # The orders matter: the next image's order on this one gives something else.
     assert (result - colour.jitter(images, factors, order.roll(1, 0))).abs().amax((1, 2, 3)).median() > 0.01
 
 

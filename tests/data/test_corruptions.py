@@ -82,7 +82,7 @@ def test_what_is_not_random_is_the_library_s(name, patches, oblong):
         assert gap.max() == 0
 
 
-# Each gives the library, for one picture, the numbers that our draws gave for it.
+# Each gives the library, for one image, the numbers that our draws gave for it.
 
 
 def _normal(draws, shape, severity):
@@ -197,12 +197,12 @@ def test_impulse_noise_with_the_same_numbers_is_the_library_s(severity, oblong):
 SPREAD = {
     "motion_blur": (0.6, 3.0), "fog": (1.0, 6.0), "snow": (1.0, 6.0), "frost": (1.5, 15.0), "spatter": (1.5, 3.0),
 }  # fmt: skip
-"""About four times what two seeds of the library differ by: one draw decides a whole picture. Others: (0.3, 0.5)."""
+"""About four times what two seeds of the library differ by: one draw decides a whole image. Others: (0.3, 0.5)."""
 
 
 @pytest.mark.parametrize("name", RANDOM)
 def test_with_numbers_of_their_own_both_do_as_much_harm(name):
-    """Peak signal-to-noise ratio in dB and mean level of 84 pictures, by severity."""
+    """Peak signal-to-noise ratio in dB and mean level of 84 images, by severity."""
     pictures = load_pictures("photos@test").subset(torch.arange(0, 840, 10))
     clean = pixels(pictures).astype(float)
     ratio_apart, level_apart = SPREAD.get(name, (0.3, 0.5))
@@ -243,7 +243,7 @@ _HASHES = """
 import hashlib, torch
 from prosmin.data.corruptions.generate import TORCH, corrupt
 from prosmin.data.image_sets import load_pictures
-pictures = load_pictures("photos@test").subset(torch.arange(0, 840, 40))
+images = load_pictures("photos@test").subset(torch.arange(0, 840, 40))
 names = [(name, "torch", parameters) for name in TORCH for parameters in ("imagenet-c", "cifar-10-c")]
 names += [(name, "imagecorruptions", "imagenet-c") for name in ("spatter", "fog", "impulse_noise")]
 for name, generator, parameters in names:
@@ -287,7 +287,7 @@ def test_a_process_that_ends_is_a_sentence(patches, monkeypatch):
     monkeypatch.setattr(reference, "_FEW", 0)
     monkeypatch.setattr(reference, "_CHUNK", 4 * 32 * 32)
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(ProsminError, match="process that corrupts pictures ended"):
+    with pytest.raises(ProsminError, match="process that corrupts images ended"):
         corrupt(patches, "spatter", 1, seed=0, generator="imagecorruptions", workers=2)
 
 
@@ -459,13 +459,13 @@ def test_cifar_10_c_s_blurs_by_hand():
     assert fourth.tolist() == [[0, 51, 0], [51, 51, 51], [0, 51, 0]]
     # sigma 0.4: exp(-3.125) = 0.04394 again, and exp(-12.5) two pixels away, which is nothing.
     assert as_cifar(point, "gaussian_blur", 1)[0, 16, 14:19, 0].tolist() == [0, 9, 215, 9, 0]
-    # Seven factors, 1.00 to 1.06, and the picture itself: 1.00 twice.
+    # Seven factors, 1.00 to 1.06, and the image itself: 1.00 twice.
     assert len(np.arange(1, *CIFAR_10_C["zoom_blur"][0])) == 7
 
 
 def test_cifar_10_c_s_frost_is_a_fifth_of_five_photographs():
     black = flat(0, count=60)
-    made = as_cifar(black, "frost", 2)  # 1 of the picture and 0.3 of the frost
+    made = as_cifar(black, "frost", 2)  # 1 of the image and 0.3 of the frost
     draws = Draws(0, "frost", 2, torch.arange(60)).uniform("cut", 3).double()
     for picture, (which, down, right) in zip(made, draws.tolist(), strict=True):
         with Image.open(weather.frost_files()[int(5 * which)]) as image:
@@ -484,7 +484,7 @@ def test_cifar_10_c_s_elastic_moves_the_corners_then_the_pixels():
     moves = Draws(0, "elastic_transform", 1, torch.arange(8)).uniform("corners", 3, 2).double().numpy() * 2 - 1
     old = np.array([[26, 26], [26, 6], [6, 6]])
     for picture, move in zip(made, 0.08 * 32 * moves, strict=True):
-        # What stood at the old corners is at the new ones, which lie within the picture.
+        # What stood at the old corners is at the new ones, which lie within the image.
         for (x, y), (new_x, new_y) in zip(old, old + move, strict=True):
             row, column = int(new_y), int(new_x)
             square = picture[row : row + 2, column : column + 2]
@@ -534,7 +534,7 @@ def test_framing_cuts_and_reduces_but_never_enlarges(tiny):
 
 @pytest.fixture
 def cifar_c(tmp_path):
-    """CIFAR-10-C in small: 4 pictures a severity; the level is the place."""
+    """CIFAR-10-C in small: 4 images a severity; the level is the place."""
     pixels = np.arange(20, dtype=np.uint8)[:, None, None, None] * np.ones((1, 32, 32, 3), dtype=np.uint8)
     np.save(tmp_path / "fog.npy", pixels)
     np.save(tmp_path / "spatter.npy", pixels + 100)

@@ -1,4 +1,4 @@
-"""Decoding: good pictures come out as Pillow has them, bad ones with a reason, whatever their bytes."""
+"""Decoding: good images come out as Pillow has them, bad ones with a reason, whatever their bytes."""
 
 import io
 import struct
@@ -17,7 +17,7 @@ from prosmin.data.decode import PictureError, _fits_nvjpeg, bounded, decode, dec
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)
-# A picture a JPEG can hold: smooth, so that nothing depends on how a decoder rounds noise.
+# An image a JPEG can hold: smooth, so that nothing depends on how a decoder rounds noise.
 SMOOTH = np.stack(np.meshgrid(np.linspace(0, 255, 30), np.linspace(0, 200, 20)), -1).astype(np.uint8)
 SMOOTH = np.concatenate([SMOOTH, SMOOTH[..., :1] // 2], -1)
 
@@ -146,7 +146,7 @@ def test_grey_portable_pixels_of_more_than_eight_bits_are_scaled(white):
 
 
 def bomb(kind: str) -> bytes:
-    """A file of some bytes that claims to be a picture of gigabytes."""
+    """A file of some bytes that claims to be an image of gigabytes."""
     if kind == "png":
         return png16(np.zeros((1, 1)))[:16] + struct.pack(">II", 60_000, 60_000) + b"\x08\x02\0\0\0" + b"\0" * 64
     if kind == "jpeg":
@@ -184,7 +184,7 @@ BAD = {
     "truncated webp": lambda: encode(rgb(), "WEBP")[:100],
     "truncated gif": lambda: encode(rgb(), "GIF")[:40],
     "zero bytes": lambda: b"",
-    "text": lambda: b"This is not a picture.\n",
+    "text": lambda: b"This is not an image.\n",
     "32-bit tiff": lambda: encode(Image.fromarray(np.ones((4, 4), dtype=np.float32)), "TIFF"),
 }
 
@@ -294,7 +294,7 @@ def test_nvjpeg_equals_the_cpu():
     data = [GOOD[name]() for name in names]
     for item, result in zip(data, decode_batch(data, torch.device("cuda")), strict=True):
         # It repeats a value of the halved colour planes over two pixels where libjpeg interpolates: half of what the
-        # colour changes over two pixels, 17 grey levels in this picture.
+        # colour changes over two pixels, 17 grey levels in this image.
         assert (result.cpu().int() - decode(item).int()).abs().max() <= 9
     with_bad = decode_batch([data[0], BAD["truncated jpeg"](), data[4]], torch.device("cuda"))
     assert isinstance(with_bad[1], PictureError)

@@ -35,11 +35,11 @@ from prosmin.training.pretrain import pretrain
 from tiny_run import TINY
 
 CLASSES = ("blue", "green", "red")
-DAMAGED = 7  # the place of a picture that cannot be read
+DAMAGED = 7  # the place of an image that cannot be read
 
 
 def write_pictures(root, count, *, seed):
-    """Pictures of three colours in class folders, of many sizes from 33 px on: any canvas is larger than most.
+    """Images of three colours in class folders, of many sizes from 33 px on: any canvas is larger than most.
 
     Every fifth lies in a wrong folder: probes of classes that can be told apart without error take long to fit.
     """
@@ -63,12 +63,12 @@ def root(tmp_path_factory):
 
 @pytest.fixture
 def damaged(root, tmp_path):
-    """The training pictures, one of them damaged."""
+    """The training images, one of them damaged."""
     files = sorted(root.glob("train/*/*"))
     for i, file in enumerate(files):
         path = tmp_path / "damaged" / file.parent.name / file.name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"no picture" if i == DAMAGED else file.read_bytes())
+        path.write_bytes(b"no image" if i == DAMAGED else file.read_bytes())
     return f"folder:{tmp_path}/damaged"
 
 
@@ -132,7 +132,7 @@ class TestSet:
         pictures = stream(f"folder:{root}/test")
         monkeypatch.setattr(module, "main_memory", lambda: 3000)
         assert where_it_fits(pictures) is pictures
-        with pytest.raises(ProsminError, match=r"45 pictures of folder:.*/test would take more than a third"):
+        with pytest.raises(ProsminError, match=r"45 images of folder:.*/test would take more than a third"):
             in_memory(pictures)
 
 
@@ -147,7 +147,7 @@ class TestContext:
         return memory, Context(encoder, streams, cache=FeatureCache(folder / "cache", "e" * 32))
 
     def test_features_scores_and_labels_are_those_from_memory(self, tiny, root, damaged, tmp_path, capsys):
-        """The batches hold the same pictures; on a larger canvas only sums of zeros differ."""
+        """The batches hold the same images; on a larger canvas only sums of zeros differ."""
         memory, large = self.contexts(tiny, root, damaged, tmp_path)
         assert len(memory.sets["train"]) == 209
         large.settle()
@@ -159,7 +159,7 @@ class TestContext:
         for subject in (TRAINED, UNTRAINED, UNTRAINED_SET, PIXELS):
             for name in ("train", "test"):
                 got, expected = large.features(name, subject), memory.features(name, subject)
-                # The damaged picture leaves its batch one short, and products of another size round differently.
+                # The damaged image leaves its batch one short, and products of another size round differently.
                 torch.testing.assert_close(got, expected, atol=2e-5, rtol=2e-4)
         torch.testing.assert_close(large.uncertainty("train"), memory.uncertainty("train"), atol=1e-5, rtol=1e-5)
         for name, scores in large.view_scores("test").items():
@@ -177,7 +177,7 @@ class TestContext:
     def test_too_many_damaged_pictures_stop_it(self, tiny, root, damaged, tmp_path):
         _, large = self.contexts(tiny, root, damaged, tmp_path)
         large.sets["train"] = dataclasses.replace(large.sets["train"], max_bad=0.001)
-        with pytest.raises(ProsminError, match=r"At least 1 of 210 pictures in .*damaged cannot be read"):
+        with pytest.raises(ProsminError, match=r"At least 1 of 210 images in .*damaged cannot be read"):
             large.settle()
         assert not (tmp_path / "cache").exists()
 

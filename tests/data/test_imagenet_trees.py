@@ -16,7 +16,7 @@ def write(path, number: int = 0) -> None:
 
 @pytest.fixture
 def trees(tmp_path):
-    """ImageNet in torchvision's layout with its unlabelled test pictures, ImageNet-O and -C."""
+    """ImageNet in torchvision's layout with its unlabelled test images, ImageNet-O and -C."""
     for i, wnid in enumerate(WNIDS):
         write(tmp_path / f"imagenet/train/{wnid}/{wnid}_1.JPEG", i)
         write(tmp_path / f"imagenet/val/{wnid}/ILSVRC2012_val_0000000{i}.JPEG", i)
@@ -42,7 +42,7 @@ def test_corrupted_pictures_have_the_same_classes(trees):
 
 
 def test_imagenet_o_has_some_of_the_classes_by_their_names(trees):
-    """Which is how the ood protocol knows that it is to be held against the pictures of these."""
+    """Which is how the ood protocol knows that it is to be held against the images of these."""
     own = open_source(f"folder:{trees}/imagenet-o").classes
     assert own == (WNIDS[1], WNIDS[4])
     assert set(own) < set(open_source(f"folder:{trees}/imagenet@val").classes)

@@ -132,7 +132,7 @@ def test_a_view_does_not_depend_on_how_many_are_made_at_a_time(monkeypatch: pyte
     boxes = random_boxes(sizes, generator)
     together = resized_crop(images, boxes, 16)
     padded = resized_crop(torch.nn.functional.pad(images, (0, 80, 0, 16)), boxes, 16)
-    monkeypatch.setattr(separable, "FLOATS", 2 * 3 * 48 * 48)  # two pictures at a time
+    monkeypatch.setattr(separable, "FLOATS", 2 * 3 * 48 * 48)  # two images at a time
     assert torch.equal(resized_crop(images, boxes, 16), together)
     torch.testing.assert_close(padded, together, rtol=0, atol=1e-6)  # 16 terms of size 1 in float32
     assert resized_crop(images[:0], boxes[:0], 16).shape == (0, 3, 16, 16)

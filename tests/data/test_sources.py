@@ -1,4 +1,4 @@
-"""Where pictures come from: every SPEC, its labels and splits, and what is said when it is wrong."""
+"""Where images come from: every SPEC, its labels and splits, and what is said when it is wrong."""
 
 import io
 import json
@@ -28,7 +28,7 @@ RNG = np.random.default_rng(0)
 
 
 def picture(number: int = 0, size: tuple[int, int] = (8, 6)) -> Image.Image:
-    """A picture whose red channel is its number."""
+    """An image whose red channel is its number."""
     return Image.new("RGB", size, (number, 20, 30))
 
 
@@ -68,7 +68,7 @@ class TestSpecs:
         with pytest.raises(UsageError, match=re.escape(f"{spec!r} names no source. Did you mean {meant}? Allowed")):
             open_source(spec)
 
-    @pytest.mark.parametrize("spec", ["", "ftp:x", "folder", "C:\\pictures"])
+    @pytest.mark.parametrize("spec", ["", "ftp:x", "folder", "C:\\images"])
     def test_what_is_far_from_everything_is_not(self, spec):
         with pytest.raises(UsageError, match=r"names no source\. Allowed"):
             open_source(spec)
@@ -188,7 +188,7 @@ class TestFolder:
         assert (reds(pictures), pictures.bad) == ([1], ("p.png: not a file",))
 
     def test_wrong_folders(self, tmp_path):
-        with pytest.raises(ProsminError, match=r"no pictures in the folder .*Files named \.jpg"):
+        with pytest.raises(ProsminError, match=r"no images in the folder .*Files named \.jpg"):
             open_source(f"folder:{tmp_path}")
         with pytest.raises(UsageError, match="does not exist"):
             open_source(f"folder:{tmp_path}/missing")
@@ -224,7 +224,7 @@ class TestFolder:
 
 class TestBadPictures:
     def make(self, folder, good: int) -> list[str]:
-        """A folder of good pictures and four bad ones; the names of the bad."""
+        """A folder of good images and four bad ones; the names of the bad."""
         for i in range(good):
             write(folder / f"good{i:03d}.png", number=i)
         write(folder / "empty.jpg", b"")
@@ -266,7 +266,7 @@ class TestBadPictures:
         with pytest.raises(ProsminError) as caught:
             load_pictures(f"folder:{tmp_path}", max_bad=0.5)
         message = str(caught.value)
-        assert message.startswith("At least 31 of 60 pictures")  # it stops when it is too many
+        assert message.startswith("At least 31 of 60 images")  # it stops when it is too many
         assert "19.jpg" in message
         assert "20.jpg" not in message
         assert message.endswith("...")
@@ -313,7 +313,7 @@ class TestBadPictures:
         raw = os.fsencode(tmp_path) + b"/\xff\xfe.png"
         try:
             with open(raw, "wb") as file:
-                file.write(b"no picture")
+                file.write(b"no image")
         except OSError:
             return  # a file system that takes valid names only
         line = load_pictures(f"folder:{tmp_path}", max_bad=0.5).bad[0]
@@ -497,9 +497,7 @@ class TestParquet:
         assert open_source(f"parquet:{tmp_path}/x.parquet").classes == ("cat", "dog")
 
     def test_what_is_wrong_is_said(self, tmp_path):
-        with pytest.raises(
-            ProsminError, match=r"no column 'image'.*no other of that kind; its columns: picture, label"
-        ):
+        with pytest.raises(ProsminError, match=r"no column 'image'.*no other of that kind; its columns: image, label"):
             open_source(self.table(tmp_path / "x.parquet", {"picture": ["a.png"], "label": [0]}))
         with pytest.raises(ProsminError, match=r"several others of that kind; its columns: a, b\. Name the one"):
             open_source(self.table(tmp_path / "x.parquet", {"a": [b""], "b": [b""]}))
@@ -511,7 +509,7 @@ class TestParquet:
             open_source(self.table(tmp_path / "x.parquet", {"image": [b""], "label": [0.5]}))
         with pytest.raises(ProsminError, match=r"'label' .* is negative in 2 rows of 3, the first -1; allowed: names"):
             open_source(self.table(tmp_path / "x.parquet", {"image": [b""] * 3, "label": [0, -1, -2]}))
-        with pytest.raises(ProsminError, match="no pictures in parquet"):
+        with pytest.raises(ProsminError, match="no images in parquet"):
             load_pictures(self.table(tmp_path / "x.parquet", {"image": pa.array([], pa.binary())}))
         write(tmp_path / "y.parquet", b"not parquet at all")
         with pytest.raises(ProsminError, match="cannot be read as Parquet"):
@@ -562,7 +560,7 @@ class TestWebdataset:
 
     def test_names_with_dots_lose_no_pictures(self, tmp_path):
         self.shard(tmp_path / "a.tar", {f"s/IMG.2024.{i:02d}.png": encoded(i) for i in range(16)})
-        with pytest.raises(ProsminError, match=r"16 pictures of .*a\.tar share the name 's/IMG' up to the first dot"):
+        with pytest.raises(ProsminError, match=r"16 images of .*a\.tar share the name 's/IMG' up to the first dot"):
             open_source(f"webdataset:{tmp_path}/a.tar")
 
     def test_names_that_are_not_utf8_can_be_printed(self, tmp_path):
@@ -617,10 +615,10 @@ class TestWebdataset:
         with pytest.raises(UsageError, match="not on this machine"):
             open_source("webdataset:https://example.org/a.tar")
         self.shard(tmp_path / "a.tar", {"1.txt": b"x"})
-        with pytest.raises(UsageError, match="no pictures in the shards"):
+        with pytest.raises(UsageError, match="no images in the shards"):
             open_source(f"webdataset:{tmp_path}/a.tar")
         self.shard(tmp_path / "a.tar", {"1.png": encoded(), "2.png": encoded(), "1.cls": b"3"})
-        with pytest.raises(ProsminError, match=r"1 of 2 pictures .* have no \.cls"):
+        with pytest.raises(ProsminError, match=r"1 of 2 images .* have no \.cls"):
             open_source(f"webdataset:{tmp_path}/a.tar")
         self.shard(tmp_path / "a.tar", {"1.png": encoded(), "1.cls": b"cat"})
         with pytest.raises(ProsminError, match=r"1\.cls in .* is b'cat'"):
@@ -732,7 +730,7 @@ class TestTorchvision:
         with pytest.raises(ProsminError, match="cannot be opened"):
             open_source(f"{spec}@val")
         write(tmp_path / "val2018.json", b'{"images": []}')
-        with pytest.raises(ProsminError, match="No picture of iNaturalist 2018 val"):
+        with pytest.raises(ProsminError, match="No image of iNaturalist 2018 val"):
             open_source(f"{spec}@val")
         with pytest.raises(ProsminError, match=r"no folder .*/2019 or .*/train_val2019.*version='2019', download=True"):
             open_source(f"torchvision:inaturalist2019@{tmp_path}")

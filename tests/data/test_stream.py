@@ -1,4 +1,4 @@
-"""The feed: whole or streamed, the same pictures in the order asked for, and nothing left running."""
+"""The feed: whole or streamed, the same images in the order asked for, and nothing left running."""
 
 import io
 import signal
@@ -23,7 +23,7 @@ N = 24
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Pictures of many sizes: tall, wide, tiny, and one beyond the bounds."""
+    """Images of many sizes: tall, wide, tiny, and one beyond the bounds."""
     root = tmp_path_factory.mktemp("pictures")
     rng = np.random.default_rng(0)
     sizes = [
@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def damaged(folder, tmp_path):
-    """The same, with pictures 3, 4 and 23 unreadable."""
+    """The same, with images 3, 4 and 23 unreadable."""
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(b"" if file.stem in ("03", "04", "23") else file.read_bytes())
     return tmp_path
@@ -144,7 +144,7 @@ def test_too_many_unreadable_pictures_stop_the_run(damaged):
 
 
 class Slow:
-    """A source whose pictures take their time, or fail in a way nobody foresaw."""
+    """A source whose images take their time, or fail in a way nobody foresaw."""
 
     spec, labels, classes = "slow", None, ()
 
@@ -194,7 +194,7 @@ def test_a_caller_that_stops_early_leaves_nothing_running():
     next(batches)
     batches.close()
     assert leftovers() == []
-    # Of 1,200 pictures only those of the batches ahead were begun.
+    # Of 1,200 images only those of the batches ahead were begun.
     assert source.reads <= (1 + module.AHEAD) * N
 
 
@@ -267,7 +267,7 @@ def test_few_shapes_of_large_batches(sizes, expected):
 
 
 def test_pages_of_an_earlier_size_are_used_and_outgrown(damaged, monkeypatch):
-    """As on a GPU: the sides never shrink, a picture that does not fit is laid on larger pages later."""
+    """As on a GPU: the sides never shrink, an image that does not fit is laid on larger pages later."""
 
     def grown(feed, size):
         feed._canvas = tuple(map(max, size, feed._canvas))
@@ -304,7 +304,7 @@ def test_memory_of_a_batch_is_zero_and_may_be_empty():
 
 
 def test_empty_source(tmp_path):
-    with pytest.raises(ProsminError, match="no pictures"):
+    with pytest.raises(ProsminError, match="no images"):
         open_feed(f"folder:{tmp_path}", device="cpu")
 
 
@@ -324,7 +324,7 @@ def test_streaming_to_a_gpu_gives_what_the_cpu_has(damaged, nvjpeg):
             assert torch.equal(one.index, other.index)
             for a, b, (height, width) in zip(one.images, images, one.sizes.tolist(), strict=True):
                 difference = a[:, :height, :width].float() - b[:, :height, :width].float()
-                assert difference.abs().mean() < 3  # the smallest pictures change by seven levels a pixel
+                assert difference.abs().mean() < 3  # the smallest images change by seven levels a pixel
         else:
             assert_same(one, other._replace(images=images, sizes=sizes))
         assert_same(one, third._replace(images=third.images.cpu(), sizes=third.sizes.cpu()))

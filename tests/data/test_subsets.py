@@ -84,7 +84,7 @@ def test_too_few_labels_are_named() -> None:
 
 def test_groups_are_dealt_whole() -> None:
     labels = shuffled_labels([30] * 4)
-    groups = labels * 10 + torch.arange(len(labels)) % 7  # seven groups a class, of four or five pictures
+    groups = labels * 10 + torch.arange(len(labels)) % 7  # seven groups a class, of four or five images
     fold = deal_folds(labels, 5, seed=0, groups=groups)
     for group in groups.unique():
         assert len(fold[groups == group].unique()) == 1

@@ -95,7 +95,7 @@ def test_boxes_lie_inside_their_pictures() -> None:
     [((400, 30), [180, 0, 40, 30]), ((30, 400), [0, 180, 30, 40]), ((2, 2), [0, 0, 2, 2])],
 )
 def test_without_a_fit_the_largest_centred_box_of_an_allowed_ratio(size: tuple[int, int], box: list[int]) -> None:
-    """Areas of several pictures never fit, so all ten tries fail."""
+    """Areas of several images never fit, so all ten tries fail."""
     boxes = random_boxes(torch.full((1, 1, BOX_NUMBERS), 0.5), torch.tensor([size]), scale=(9.0, 9.0), ratio=RATIO)
     assert boxes[0, 0].tolist() == box
 
@@ -118,7 +118,7 @@ def test_centre_boxes() -> None:
 
 
 def by_torchvision(image: Tensor, size: Tensor, numbers: Tensor, config: ViewsConfig, view: str) -> Tensor:
-    """One view of one picture from its numbers, an operation after the other."""
+    """One view of one image from its numbers, an operation after the other."""
     side, scale = config.global_size, config.global_scale
     if view == "local":
         side, scale = config.local_size, config.local_scale
@@ -154,7 +154,7 @@ def by_torchvision(image: Tensor, size: Tensor, numbers: Tensor, config: ViewsCo
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_views_equal_the_operations_one_by_one(interpolation: Interpolation) -> None:
-    """Every operation on half of the views, pictures of different sizes."""
+    """Every operation on half of the views, images of different sizes."""
     config = ViewsConfig(
         global_size=24, local_size=10, local=3, interpolation=interpolation, jitter_p=0.6, grey=0.5,
         blur=(0.3, 0.5, 0.7), solarise=(0.5, 0.2, 0.6),
@@ -178,7 +178,7 @@ def test_views_equal_the_operations_one_by_one(interpolation: Interpolation) -> 
 
 
 def test_probabilities_belong_to_their_views() -> None:
-    """Solarisation turns a white picture black: counted by view, with four standard errors."""
+    """Solarisation turns a white image black: counted by view, with four standard errors."""
     config = ViewsConfig(
         local=2, jitter_p=0, grey=0, blur=(0, 0, 0), solarise=(0.0, 0.3, 0.8), mean=(0, 0, 0), std=(1, 1, 1)
     )
@@ -232,7 +232,7 @@ def test_a_view_depends_on_its_position_and_not_on_its_batch() -> None:
 def test_draws_differ_by_seed_step_position_and_view() -> None:
     config, positions = ViewsConfig(local=3), torch.arange(3)
     numbers = [draw(config, StepDraws(s, t, positions, 0.0).uniform) for s, t in [(0, 0), (1, 0), (0, 1)]]
-    rows = torch.cat([n.flatten(0, 1) for draws in numbers for n in draws])  # 3 x 3 pictures x 5 views
+    rows = torch.cat([n.flatten(0, 1) for draws in numbers for n in draws])  # 3 x 3 images x 5 views
     assert len(rows) == 3 * 3 * 5
     assert len(rows.unique(dim=0)) == len(rows)
     assert len(rows[:, 0].unique()) == len(rows)

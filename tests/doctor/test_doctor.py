@@ -237,7 +237,7 @@ def test_pictures_are_decoded_into_what_the_cgroup_grants(tmp_path, monkeypatch,
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert limits.main_memory() == (expected or there)
     assert streamed.memory_limit() == limits.main_memory() // 3
-    if expected:  # the pictures take more than a third of it
+    if expected:  # the images take more than a third of it
         with pytest.raises(ProsminError, match="more than a third of the memory"):
             load_pictures("photos@test")
 

@@ -70,7 +70,7 @@ def png(image):
 
 
 def write_pictures(path, count, *, seed, labels=True):
-    """A Parquet file of coloured pictures; the SPEC comes back."""
+    """A Parquet file of coloured images; the SPEC comes back."""
     pictures = coloured(count, seed=seed)
     columns = {"image": [png(image) for image in pictures.images]}
     columns |= {"label": pictures.labels.tolist()} if labels else {}
@@ -80,14 +80,14 @@ def write_pictures(path, count, *, seed, labels=True):
 
 @pytest.fixture(scope="module")
 def specs(tmp_path_factory):
-    """400 pictures that belong, 300 of the same kind."""
+    """400 images that belong, 300 of the same kind."""
     folder = tmp_path_factory.mktemp("pictures")
     return write_pictures(folder / "own.parquet", 400, seed=1), write_pictures(folder / "new.parquet", 300, seed=2)
 
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    """Parts of 64 pictures, row groups of 100."""
+    """Parts of 64 images, row groups of 100."""
     monkeypatch.setattr(parts, "PART", 64)
     monkeypatch.setattr(run, "PART", 64)
     monkeypatch.setattr(joining, "ROWS", 100)
@@ -117,7 +117,7 @@ class TestRows:
         assert table.column("flag").to_pylist() == expected.tolist()
         assert bool((column(table, "reference_distance") <= column(table, "ood_score")).all())
         assert [group.num_rows for group in row_groups(out)] == [100, 100, 100]
-        assert "300 pictures" in capsys.readouterr().out
+        assert "300 images" in capsys.readouterr().out
         assert sorted(path.name for path in tmp_path.iterdir()) == ["x.parquet"]
 
     def test_batches_move_nothing_but_roundings(self, encoder, specs, tmp_path, small_parts):
@@ -160,7 +160,7 @@ class TestRows:
         pictures = coloured(130).subset(torch.tensor(rest))
         torch.testing.assert_close(column(table, "features"), load(encoder).features(pictures))
         torch.testing.assert_close(column(table, "mean_log_scale"), load(encoder).uncertainty(pictures))
-        lines = [f"{name}: not a picture in any known format" for name in ("005.png", "100.png")]
+        lines = [f"{name}: not an image in any known format" for name in ("005.png", "100.png")]
         assert told(request.out)["unreadable"] == lines
         said = capsys.readouterr().err
         assert all(line in said for line in lines)
@@ -169,7 +169,7 @@ class TestRows:
         found = pq.read_table(embed(encoder, judged)).column("nearest").to_pylist()
         assert found == [f"{rest[int(row)]:03d}.png" for row in rows[:, 0]]  # those after a broken one keep their names
         strict = Request(data=f"folder:{folder}", out=tmp_path / "y.parquet", reference="none", max_bad=0.01)
-        message = r"2 of 130 pictures.*share of 0\.01 is allowed.*or allow more with --max-bad SHARE:\n  005\.png"
+        message = r"2 of 130 images.*share of 0\.01 is allowed.*or allow more with --max-bad SHARE:\n  005\.png"
         with pytest.raises(ProsminError, match=message):
             embed(encoder, strict)
         assert not strict.out.exists()
@@ -293,7 +293,7 @@ class TestFlags:
         assert reference.possible_rate(19, 0.05) == reference.possible_rate(19, None) == 0.05
         assert reference.possible_rate(12, None) == pytest.approx(1 / 13)
         assert reference.possible_rate(12, 0.077) == 0.077
-        message = r"0\.05, but.*12 pictures.*Give --false-alarms 0\.07693 or more, a --reference of 19 pictures or more"
+        message = r"0\.05, but.*12 images.*Give --false-alarms 0\.07693 or more, a --reference of 19 images or more"
         with pytest.raises(UsageError, match=message + ", or do without a score: --reference none"):
             reference.possible_rate(12, 0.05)
         assert reference.possible_rate(12, 0.07693) == 0.07693  # what is offered is allowed
@@ -316,7 +316,7 @@ class TestFlags:
     def test_new_pictures_are_flagged_at_the_chosen_rate(self, count):
         """At most at the rate of the threshold on average over draws, and not far below it.
 
-        The mean of sixty draws has a standard error of 0.006 at 40 pictures and 0.003 at 500.
+        The mean of sixty draws has a standard error of 0.006 at 40 images and 0.003 at 500.
         """
         rates, wrong = [], []
         for seed in range(60):
@@ -325,7 +325,7 @@ class TestFlags:
             fitted = reference.fit(features, torch.arange(count), torch.arange(count))
             reached = fitted.reached(0.1)
             rates.append((fitted.measure(new).score > fitted.threshold(0.1)).double().mean())
-            # Pictures that find themselves promise more than they keep.
+            # Images that find themselves promise more than they keep.
             everything = reference.fit_knn_distance(features, k=1)
             careless = everything(features).sort().values
             wrong.append((everything(new) > careless[int(0.9 * count)]).double().mean())
@@ -346,15 +346,15 @@ class TestFlags:
             )
             flags = pq.read_table(embed(encoder, request)).column("flag").to_pylist()
             rates[name] = sum(flags) / len(flags)
-        # 0.0998 expected at most; 400 scores and 300 pictures leave a standard deviation of about 0.023.
+        # 0.0998 expected at most; 400 scores and 300 images leave a standard deviation of about 0.023.
         assert 0.02 < rates["new"] < 0.17
         assert rates["strange"] > 0.9
 
     def test_few_pictures_make_no_reference(self, encoder, specs, tmp_path):
         few = write_pictures(tmp_path / "few.parquet", 9, seed=3)
-        with pytest.raises(ProsminError, match=r"has 9 readable pictures; allowed: 10 or more.*--reference none"):
+        with pytest.raises(ProsminError, match=r"has 9 readable images; allowed: 10 or more.*--reference none"):
             embed(encoder, Request(data=specs[1], out=tmp_path / "x.parquet", reference=few))
-        with pytest.raises(UsageError, match=r"400 pictures of the reference, which tell rates from 0\.0025 on"):
+        with pytest.raises(UsageError, match=r"400 images of the reference, which tell rates from 0\.0025 on"):
             embed(encoder, Request(data=specs[1], out=tmp_path / "x.parquet", reference=specs[0], false_alarms=0.001))
         assert [path.name for path in tmp_path.iterdir()] == ["few.parquet"]
 
@@ -363,9 +363,9 @@ class TestFlags:
         out = embed(encoder, Request(data=few, out=tmp_path / "x.parquet", reference=few, views=0))
         assert told(out)["false_alarms"] == pytest.approx(1 / 13)
         said = capsys.readouterr()
-        assert "warning: the reference has 12 pictures, which tell rates of false alarms from 7.69 % on" in said.err
-        assert "19 pictures or more tell 5 %" in said.err
-        assert "which at most 7.69 % of pictures like the reference reach" in said.out
+        assert "warning: the reference has 12 images, which tell rates of false alarms from 7.69 % on" in said.err
+        assert "19 images or more tell 5 %" in said.err
+        assert "which at most 7.69 % of images like the reference reach" in said.out
 
     def test_the_rate_that_is_said_is_the_one_of_the_threshold(self, encoder, tmp_path, capsys):
         few = write_pictures(tmp_path / "few.parquet", 16, seed=3)
@@ -387,8 +387,7 @@ class TestFlags:
         request = Request(data=specs[0], out=tmp_path / "x.parquet", reference=specs[0], views=0, false_alarms=0.1)
         table = pq.read_table(embed(encoder, request))
         assert (
-            "They are pictures of the reference itself, and each was compared with the others"
-            in capsys.readouterr().out
+            "They are images of the reference itself, and each was compared with the others" in capsys.readouterr().out
         )
         features = load(encoder).features(coloured(400, seed=1))
         similarities, rows = nearest(features, features, k, exclude_self=True)
@@ -397,7 +396,7 @@ class TestFlags:
         torch.testing.assert_close(column(table, "reference_distance"), expected[:, 0], rtol=1e-4, atol=1e-3)
         torch.testing.assert_close(column(table, "ood_score"), expected[:, -1], rtol=1e-4, atol=1e-3)
         assert table.column("nearest").to_pylist() == [table.column("key")[int(row)].as_py() for row in rows[:, 0]]
-        # 40 of 401 ranks; roundings may move one picture over the threshold, which is the score of one.
+        # 40 of 401 ranks; roundings may move one image over the threshold, which is the score of one.
         assert sum(table.column("flag").to_pylist()) in (39, 40, 41)
 
     def test_a_file_is_itself_under_every_name_of_its_folder(self, tmp_path, monkeypatch):
@@ -428,7 +427,7 @@ class TestFlags:
     def test_scores_are_those_of_the_encoder(self, encoder, specs, tmp_path, monkeypatch):
         """The search of embed asks a GPU nothing; it finds what the one of the evaluations finds."""
         own, new = specs
-        monkeypatch.setattr(reference, "_SIMILARITIES", 1000)  # the bank is searched for two pictures at a time
+        monkeypatch.setattr(reference, "_SIMILARITIES", 1000)  # the bank is searched for two images at a time
         request = Request(data=new, out=tmp_path / "x.parquet", reference=own, views=0)
         table = pq.read_table(embed(encoder, request))
         loaded = load(encoder)
@@ -456,7 +455,7 @@ class TestFlags:
         assert 300 < chosen.float().mean() < 700
 
 
-ARGUMENTS = ("--data", "photos@ood", "--reference", "photos@test", "--views", "2")  # 1200 and 840 pictures
+ARGUMENTS = ("--data", "photos@ood", "--reference", "photos@test", "--views", "2")  # 1200 and 840 images
 
 
 def command(encoder):
@@ -618,7 +617,7 @@ def test_a_picture_is_its_own_however_its_path_is_written(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("kind", ["folder", "parquet"])
 def test_parts_of_files_that_have_changed_are_made_again(encoder, tmp_path, small_parts, monkeypatch, kind):
-    """Killed before the parts were joined; then some pictures are others under the same names."""
+    """Killed before the parts were joined; then some images are others under the same names."""
 
     def write(*, seed, only=()):
         if kind == "parquet":
@@ -646,7 +645,7 @@ def test_parts_of_files_that_have_changed_are_made_again(encoder, tmp_path, smal
 
 
 def write_bmp(place, count, *, seed, only=()):
-    """Pictures whose files all have one size: in a folder, or in a Parquet file where that is asked for."""
+    """Images whose files all have one size: in a folder, or in a Parquet file where that is asked for."""
     files = []
     for image in coloured(count, seed=seed).images:
         file = io.BytesIO()
@@ -785,7 +784,7 @@ def test_a_file_written_to_while_it_is_embedded_shows_afterwards(encoder, tmp_pa
 
 class TestRefusals:
     def test_a_finished_file_of_pictures_that_were_replaced(self, encoder, tmp_path):
-        """The same names, other sizes: the rows that are there are those of other pictures."""
+        """The same names, other sizes: the rows that are there are those of other images."""
         spec = write_pictures(tmp_path / "new.parquet", 30, seed=2)
         request = Request(data=spec, out=tmp_path / "x.parquet", reference="none", views=0)
         before = embed(encoder, request).read_bytes()
@@ -799,7 +798,7 @@ class TestRefusals:
         stop_before_joining(encoder, request, monkeypatch)
         other = Request(data=specs[0], out=request.out, reference=specs[0], views=2)
         message = r"x.parquet.parts was begun with other settings \(there -> asked for\):"
-        message += r"\n  data: parquet:.*new.parquet -> parquet:.*own.parquet\n  pictures: 300 -> 400\n"
+        message += r"\n  data: parquet:.*new.parquet -> parquet:.*own.parquet\n  images: 300 -> 400\n"
         with pytest.raises(ProsminError, match=message) as refusal:
             embed(encoder, other)
         assert "views: 0 -> 2" in str(refusal.value)
@@ -895,7 +894,7 @@ class TestRefusals:
     def test_training_pictures_that_are_gone(self, specs, tmp_path, capsys):
         folder = untrained(tiny_method("prosmin", data__spec="folder:gone")).save(tmp_path / "encoder")
         request = Request(data=specs[1], out=tmp_path / "x.parquet")
-        with pytest.raises(UsageError, match=r"The reference is the run's own pictures.*gone.*--reference none"):
+        with pytest.raises(UsageError, match=r"The reference is the run's own images.*gone.*--reference none"):
             embed(folder, request)
 
 
@@ -936,7 +935,7 @@ def made_of(folder, work, spec, *, size):
 
 @pytest.mark.parametrize("views", [0, 2])
 def test_recorded_work_is_the_same(encoder, specs, monkeypatch, views):
-    """Batches of 80 out of 300 pictures: three are held, the last one of 60 goes the plain way."""
+    """Batches of 80 out of 300 images: three are held, the last one of 60 goes the plain way."""
     if not torch.cuda.is_available():
         monkeypatch.setattr(recorded, "Recorded", Again)
     for got, expected in made_of(encoder, lambda e, batch: e.summarise(batch, views=views), specs[1], size=80):

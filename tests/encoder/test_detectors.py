@@ -57,7 +57,7 @@ def test_distance_and_scale_counts_in_standard_deviations_of_training() -> None:
     train = torch.stack([angles.cos(), angles.sin()], 1)
     log_scale = torch.tensor([1.0, 3.0]).repeat(50)  # mean 2, standard deviation 1
     joint = ood.fit_distance_and_scale(ood.fit_knn_distance(train, k=1), train, log_scale)
-    # Each picture's nearest other one is a step away, so that distances hardly differ: chords of 0.9 / 99.
+    # Each image's nearest other one is a step away, so that distances hardly differ: chords of 0.9 / 99.
     mean, _ = joint.distances
     assert mean == pytest.approx(2 * torch.sin(angles[1] / 2).item(), rel=1e-2)
     assert joint.log_scales == pytest.approx((2.0, 1.0))
@@ -75,7 +75,7 @@ def test_distance_and_scale_tells_more_than_either_where_they_are_independent() 
     joint = ood.DistanceAndScale(distances=(0.0, 1.0), log_scales=(0.0, 1.0))
     together = ood_metrics(joint(*inside), joint(*outside))["auroc"]
     alone = ood_metrics(inside[0], outside[0])["auroc"]
-    # A standard error of 0.002 at 40,000 pictures a side.
+    # A standard error of 0.002 at 40,000 images a side.
     assert together == pytest.approx(0.8413, abs=6e-3)
     assert alone == pytest.approx(0.7602, abs=6e-3)
 
@@ -149,7 +149,7 @@ def test_residual_is_the_length_beyond_the_principal_subspace() -> None:
     inside, outside = torch.tensor([30.0, -30.0, 0.0, 0.0]), torch.tensor([0.0, 0.0, 2.0, -1.5])
     detector = ood.fit_residual(train)
     queries = (10 + torch.stack([inside, outside, inside + outside])) @ basis
-    # The axes are estimated from 5000 pictures: far out along the subspace they err by parts in a thousand.
+    # The axes are estimated from 5000 images: far out along the subspace they err by parts in a thousand.
     torch.testing.assert_close(detector(queries), torch.tensor([0.0, 2.5, 2.5]), atol=0.1, rtol=0)
 
 
@@ -221,7 +221,7 @@ def test_bad_scores_are_named(inside: torch.Tensor, outside: torch.Tensor, messa
 
 @pytest.mark.parametrize("name", list(ood.DETECTORS))
 def test_bad_training_features_are_named(name: str) -> None:
-    with pytest.raises(ProsminError, match="2 pictures"):
+    with pytest.raises(ProsminError, match="2 images"):
         ood.DETECTORS[name](torch.ones(1, 4))
     with pytest.raises(ProsminError, match="not finite"):
         ood.DETECTORS[name](torch.full((5, 4), torch.nan))

@@ -53,7 +53,7 @@ def float64_default():
 
 @pytest.fixture
 def folder(tmp_path, images):
-    """The five pictures as PNG files in a folder."""
+    """The five images as PNG files in a folder."""
     (tmp_path / "five").mkdir()
     for i, image in enumerate(images):
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / "five" / f"{i}.png")
@@ -181,17 +181,17 @@ class TestRefusals:
         (folder / "3.png").write_bytes((folder / "3.png").read_bytes()[:200])
         for given in (folder, [folder / "0.png", folder / "3.png"], str(folder / "3.png")):
             self.refused(encoder, given, r"3\.png cannot be read: .+ Mend it or leave it out")
-        (folder / "3.png").write_text("no picture")
-        self.refused(encoder, folder / "3.png", "not a picture in any known format")
+        (folder / "3.png").write_text("no image")
+        self.refused(encoder, folder / "3.png", "not an image in any known format")
 
     def test_a_reference_may_lack_a_few(self, folder):
-        (folder / "3.png").write_text("no picture")
+        (folder / "3.png").write_text("no image")
         for i in range(5, 11):
             (folder / f"{i}.png").write_bytes((folder / "0.png").read_bytes())
         generous = untrained(tiny_method("prosmin", data__max_bad="0.2"))
         generous.fit_reference(folder)
         assert generous.ood_score(folder / "0.png").shape == (1,)
-        with pytest.raises(ProsminError, match=r"1 of 11 pictures.*0\.01 is allowed[^$]*3\.png: not a picture"):
+        with pytest.raises(ProsminError, match=r"1 of 11 images.*0\.01 is allowed[^$]*3\.png: not an image"):
             untrained(tiny_method("prosmin")).fit_reference(folder)
 
     def test_few_pictures_make_no_reference(self, belonging, folder):
@@ -200,20 +200,20 @@ class TestRefusals:
         expected = encoder.ood_score(belonging)
         for few, count in ((belonging[:9], 9), (folder, 5)):
             with pytest.raises(
-                ProsminError, match=rf"reference has {count} readable pictures; allowed: 10 or more\. Give fit_ref"
+                ProsminError, match=rf"reference has {count} readable images; allowed: 10 or more\. Give fit_ref"
             ):
                 encoder.fit_reference(few)
         assert torch.equal(encoder.ood_score(belonging), expected)
 
     def test_an_empty_text_is_no_path(self, encoder, folder, monkeypatch):
-        monkeypatch.chdir(folder)  # whose pictures it would be
-        self.refused(encoder, "", r"Pictures came as an empty text, which names no file; the current folder is '\.'")
-        self.refused(encoder, ["0.png", ""], "Picture 1 of the list came as an empty text, which names no file")
+        monkeypatch.chdir(folder)  # whose images it would be
+        self.refused(encoder, "", r"Images came as an empty text, which names no file; the current folder is '\.'")
+        self.refused(encoder, ["0.png", ""], "Image 1 of the list came as an empty text, which names no file")
         assert len(encoder.features(".")) == 5
 
     def test_what_has_no_order(self, encoder, folder):
         paths = sorted(folder.iterdir())
-        self.refused(encoder, set(paths), "came as set; rows come in the order of the pictures, so give a list\\.$")
+        self.refused(encoder, set(paths), "came as set; rows come in the order of the images, so give a list\\.$")
         self.refused(encoder, frozenset(paths), "came as frozenset; rows come")
         named = {path.name: path for path in paths}
         self.refused(encoder, named, r"came as dict; rows .* such as list\(pictures\.values\(\)\)\.$")
@@ -221,15 +221,15 @@ class TestRefusals:
 
     def test_an_open_file_is_told_to_be_read(self, encoder, folder):
         with (folder / "0.png").open("rb") as file:
-            self.refused(encoder, file, r"Pictures came as BufferedReader, an open file; give its bytes: \.read\(\)")
-            self.refused(encoder, [file], r"Picture 0 of the list came as BufferedReader, an open file")
+            self.refused(encoder, file, r"Images came as BufferedReader, an open file; give its bytes: \.read\(\)")
+            self.refused(encoder, [file], r"Image 0 of the list came as BufferedReader, an open file")
         self.refused(encoder, io.BytesIO(b"x"), r"came as BytesIO, an open file; give its bytes: \.read\(\)")
 
     def test_bytes_that_are_no_picture(self, encoder, folder):
-        self.refused(encoder, b"", "picture 0 cannot be read: the file is empty")
+        self.refused(encoder, b"", "image 0 cannot be read: the file is empty")
         good = (folder / "0.png").read_bytes()
-        self.refused(encoder, [good, b"no picture"], "picture 1 cannot be read: not a picture in any known format")
-        self.refused(encoder, [good, good[:200]], "picture 1 cannot be read: ")
+        self.refused(encoder, [good, b"no image"], "image 1 cannot be read: not an image in any known format")
+        self.refused(encoder, [good, good[:200]], "image 1 cannot be read: ")
 
     def test_missing_paths(self, encoder, folder):
         self.refused(encoder, "nowhere.png", "no file and no folder nowhere.png, and it is no SPEC")
@@ -240,16 +240,16 @@ class TestRefusals:
         self.refused(encoder, images.float(), r"torch.float32 \(5, 3, 40, 40\).*uint8 \(N, 3, H, W\)")
         self.refused(encoder, images[:0], "1 or more")
         self.refused(encoder, images[:, :1], r"uint8 \(N, 3, H, W\)")
-        self.refused(encoder, [images], r"Picture 0 of the list came as torch.uint8 \(5, 3, 40, 40\)")
+        self.refused(encoder, [images], r"Image 0 of the list came as torch.uint8 \(5, 3, 40, 40\)")
         self.refused(
-            encoder, images.numpy(), r"Pictures came as an array, uint8 \(5, 3, 40, 40\); allowed: uint8 \(N, H,"
+            encoder, images.numpy(), r"Images came as an array, uint8 \(5, 3, 40, 40\); allowed: uint8 \(N, H,"
         )
         self.refused(encoder, images[0].permute(1, 2, 0).numpy() / 255, r"an array, float64 \(40, 40, 3\)")
-        self.refused(encoder, [np.zeros((8, 8), np.uint8)], r"Picture 0 of the list came as an array, uint8 \(8, 8\)")
+        self.refused(encoder, [np.zeros((8, 8), np.uint8)], r"Image 0 of the list came as an array, uint8 \(8, 8\)")
         self.refused(encoder, np.zeros((0, 8, 8, 3), np.uint8), "1 or more")
         self.refused(encoder, 3, "came as int; allowed: uint8 tensors")
         self.refused(encoder, [], "empty")
-        self.refused(encoder, Image.new("F", (8, 8)), "picture 0 cannot be read: 32-bit pixels")
+        self.refused(encoder, Image.new("F", (8, 8)), "image 0 cannot be read: 32-bit pixels")
 
     @pytest.mark.parametrize("count", [0, -1, "a", 1.5, None])
     def test_a_count_of_views_is_a_whole_number(self, encoder, images, count):
@@ -305,7 +305,7 @@ def test_features_are_those_of_the_whole_without_the_heads(method, images, monke
     expected = encoder(images).features
     monkeypatch.setattr(
         encoder.method, "encode", None
-    )  # a reference must not hold K numbers a picture, nor wait for them
+    )  # a reference must not hold K numbers an image, nor wait for them
     assert torch.equal(encoder.features(images), expected)
     assert encoder.fit_reference(images.repeat(2, 1, 1, 1)).ood_score(images).shape == (5,)
 
@@ -472,7 +472,7 @@ class TestFolder:
             load(tmp_path / "encoder.safetensors")
 
     def test_a_folder_without_a_card_is_told_what_it_is(self, encoder, tmp_path):
-        """To train on is right for a run that was begun, and harmful in a folder of pictures."""
+        """To train on is right for a run that was begun, and harmful in a folder of images."""
         begun = tmp_path / "runs" / "begun"
         begun.mkdir(parents=True)
         (begun / "config.yaml").write_text("")
@@ -579,5 +579,5 @@ def _matrix(tensors: dict[str, torch.Tensor]) -> str:
 
 
 def test_pictures_without_any_are_refused(encoder):
-    with pytest.raises(ProsminError, match="no pictures in colours"):
+    with pytest.raises(ProsminError, match="no images in colours"):
         encoder(coloured(3).subset(torch.tensor([], dtype=torch.int64)))

@@ -20,7 +20,7 @@ def forecasts(size: int, *, views: int = 3, dim: int = 16, seed: int = 0) -> tup
 
 
 def test_mean_log_scale_by_hand() -> None:
-    scale = torch.tensor([[[1.0, math.e], [1.0, 1.0]], [[math.e, math.e**2], [0.5, 2.0]]])  # (2 views, 2 pictures, 2)
+    scale = torch.tensor([[[1.0, math.e], [1.0, 1.0]], [[math.e, math.e**2], [0.5, 2.0]]])  # (2 views, 2 images, 2)
     torch.testing.assert_close(spread.mean_log_scale(scale), torch.tensor([1.0, 0.0]))
     assert bool(torch.isfinite(spread.mean_log_scale(torch.zeros(2, 3, 4))).all())
 
@@ -66,7 +66,7 @@ def test_cross_view_energy_of_a_picture_does_not_depend_on_its_company(
     whole = spread.cross_view_energy(mean, scale)
     alone = torch.cat([spread.cross_view_energy(mean[:, i : i + 1], scale[:, i : i + 1]) for i in range(10)])
     torch.testing.assert_close(whole, alone)
-    monkeypatch.setattr(spread, "_CPU_VALUES", 3 * 3 * 8 * 16)  # three pictures at a time
+    monkeypatch.setattr(spread, "_CPU_VALUES", 3 * 3 * 8 * 16)  # three images at a time
     torch.testing.assert_close(spread.cross_view_energy(mean, scale), whole)
     torch.testing.assert_close(spread.cross_view_energy(mean.flip(0), scale.flip(0)), whole)
 

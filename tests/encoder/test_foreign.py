@@ -38,7 +38,7 @@ def file(tmp_path_factory) -> Path:
 
 
 def every_fortieth(spec: str, **_: object):
-    """A few of a set's pictures, so that a protocol takes a second."""
+    """A few of a set's images, so that a protocol takes a second."""
     pictures = load_pictures(spec)
     return pictures.subset(torch.arange(0, len(pictures), 40))
 

@@ -75,7 +75,7 @@ def test_nobody_of_a_group_is_a_neighbour_in_it(at_once: int, monkeypatch: pytes
     points, groups = torch.stack([angles.cos(), angles.sin()], 1), torch.tensor([5, 5, 2, 2])
     _, indices = knn.nearest(points, points, 2, exclude_self=True, groups=groups)
     assert indices.tolist() == [[2, 3], [2, 3], [1, 0], [1, 0]]
-    with pytest.raises(ProsminError, match="2 pictures can be neighbours"):
+    with pytest.raises(ProsminError, match="2 images can be neighbours"):
         knn.nearest(points, points, 3, exclude_self=True, groups=groups)
 
 
@@ -107,7 +107,7 @@ def test_separated_clusters_are_classified() -> None:
         (torch.ones(5, 3), torch.ones(5, 3), 5, True, "1 to 4"),
         (torch.ones(5, 3), torch.ones(2, 3), 0, False, "1 to 5"),
         (torch.ones(5, 3), torch.ones(2, 3), 1, True, "same"),
-        (torch.ones(0, 3), torch.ones(0, 3), 1, True, "0 pictures can be neighbours"),
+        (torch.ones(0, 3), torch.ones(0, 3), 1, True, "0 images can be neighbours"),
         (torch.full((5, 3), torch.nan), torch.ones(2, 3), 1, False, "not finite"),
     ],
 )

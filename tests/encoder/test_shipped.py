@@ -81,7 +81,7 @@ def make_evidence(config: configs.Config) -> dict:
 
 
 def write_parquet(file: Path, count: int, *, seed: int) -> None:
-    """Coloured pictures, every fifth with a wrong label: a vote of 20 neighbours is far from a tie."""
+    """Coloured images, every fifth with a wrong label: a vote of 20 neighbours is far from a tie."""
     pictures = coloured(count, seed=seed, side=16)
     encoded = []
     for picture in pictures.images:
@@ -94,7 +94,7 @@ def write_parquet(file: Path, count: int, *, seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
-    """A run, its evidence, labelled pictures, and the run's encoder shipped."""
+    """A run, its evidence, labelled images, and the run's encoder shipped."""
     root = tmp_path_factory.mktemp("shipped")
     run = make_run(root / "run")
     (root / "evidence-s0.json").write_text(json.dumps(make_evidence(load(run).config)))
@@ -181,7 +181,7 @@ class TestLoading:
 
 class TestCommands:
     def test_embed(self, encoders, root, capsys):
-        """The pictures it was trained on are not here: no score without a --reference, as of any encoder by name."""
+        """The images it was trained on are not here: no score without a --reference, as of any encoder by name."""
         data = f"parquet:{root / 'data/cifar10-test.parquet'}"
         assert main(["embed", NAME, "--data", data, "--out", "rows.parquet", "--views", "0"]) == 0
         assert "no reference, so no score" in capsys.readouterr().out
@@ -353,7 +353,7 @@ class TestCheck:
     def test_the_card_s_number_is_met(self, root, capsys):
         assert self.run(root / "encoders", root / "data") == 0
         assert capsys.readouterr().out == (
-            f"kNN of {NAME} is 80.00 % on 50 test pictures; its card says 80.00 %, within 0.2 points\n"
+            f"kNN of {NAME} is 80.00 % on 50 test images; its card says 80.00 %, within 0.2 points\n"
         )
 
     @pytest.mark.parametrize(("top1", "status"), [(0.802, 0), (0.798, 0), (0.8021, 1), (0.7979, 1)])

@@ -180,7 +180,7 @@ class TestSuites:
         found = evaluate(copy, suite="paper")
         assert list(found) == [name for name in PAPER if name != "transfer"]
         assert capsys.readouterr().err == (
-            "left out: transfer: needs other labelled pictures: --transfer SPEC[,SPEC...]\n"
+            "left out: transfer: needs other labelled images: --transfer SPEC[,SPEC...]\n"
         )
         fake.clear()
         found = evaluate(copy, suite="paper", options=Options(transfer=("photos",)))
@@ -276,7 +276,7 @@ class TestSuites:
 
 
 class TestOtherPictures:
-    """One file a protocol: what was measured on other pictures is not replaced without a word, and can be kept."""
+    """One file a protocol: what was measured on other images is not replaced without a word, and can be kept."""
 
     def test_what_is_replaced_is_said(self, copy, fake, capsys):
         evaluate(copy, protocols=["knn", "linear", "ood", "pictures"])
@@ -328,7 +328,7 @@ class TestOtherPictures:
 @pytest.mark.parametrize("protocols", [None, ["knn"], ["knn", "transfer"]])
 def test_an_encoder_of_others_is_not_judged_on_pictures_that_nobody_named(tmp_path, protocols):
     out = tmp_path / "results"
-    with pytest.raises(UsageError, match=r"timm:resnet18 brings no pictures along.*--data SPEC"):
+    with pytest.raises(UsageError, match=r"timm:resnet18 brings no images along.*--data SPEC"):
         evaluate("timm:resnet18", protocols=protocols, out=out)
     assert not out.exists()
 
@@ -336,7 +336,7 @@ def test_an_encoder_of_others_is_not_judged_on_pictures_that_nobody_named(tmp_pa
 def test_nor_is_one_that_was_saved(tmp_path):
     torch.save(timm.create_model("test_vit", num_classes=0).state_dict(), tmp_path / "w.pth")
     folder = load(f"timm:test_vit@{tmp_path}/w.pth").save(tmp_path / "saved")
-    with pytest.raises(UsageError, match=r"saved brings no pictures along"):
+    with pytest.raises(UsageError, match=r"saved brings no images along"):
         evaluate(folder, protocols=["knn"])
 
 
@@ -370,7 +370,7 @@ class TestWrongRequests:
             evaluate(run, suite="papers")
         with pytest.raises(UsageError, match="exclude each other"):
             evaluate(run, suite="paper", protocols=["knn"])
-        with pytest.raises(UsageError, match="transfer needs other labelled pictures: --transfer SPEC"):
+        with pytest.raises(UsageError, match="transfer needs other labelled images: --transfer SPEC"):
             evaluate(run, protocols=["transfer"])
         with pytest.raises(UsageError, match="--draws is 0; allowed: 1 or more"):
             Options(draws=0)
@@ -404,7 +404,7 @@ class TestWrongRequests:
         self.refused(copy, fake, "photos@test has no labels", protocols=["ood", "knn"])
         assert list(evaluate(copy)) == ["ood", "uncertainty", "pictures"]  # what can do without them
         said = capsys.readouterr().err
-        assert said.startswith("left out: knn, linear, corruption: labelled train and test pictures are needed, but ")
+        assert said.startswith("left out: knn, linear, corruption: labelled train and test images are needed, but ")
         assert said.count("photos@test has no labels; give them with --data SPEC") == 1
 
     def test_train_as_test_is_said(self, copy, fake, capsys):
@@ -421,7 +421,7 @@ class TestWrongRequests:
 
     def test_an_ood_set_of_one_picture(self, copy, fake, monkeypatch):
         self.changed(monkeypatch, "photos@ood", lambda p: p.subset(torch.arange(1)))
-        self.refused(copy, fake, "photos@ood holds one picture; a protocol needs 2 or more", suite="paper")
+        self.refused(copy, fake, "photos@ood holds one image; a protocol needs 2 or more", suite="paper")
 
     def test_fewer_labels_than_classes(self, copy, fake, monkeypatch, capsys):
         self.changed(monkeypatch, "photos@train", lambda p: p.subset(torch.arange(0, len(p), 8)))
@@ -443,7 +443,7 @@ class TestWrongRequests:
         with pytest.raises(UsageError) as caught:
             check_read(options, ["uncertainty", "pictures"], {})
         assert f"{flag(field.name)} {text} (read by {', '.join(readers)})" in str(caught.value)
-        assert str(caught.value).endswith(f"--protocols uncertainty,pictures,{readers[0]}.")
+        assert str(caught.value).endswith(f"--protocols uncertainty,images,{readers[0]}.")
         for name in readers:
             check_read(options, ["uncertainty", name], {})
         check_read(Options(**{field.name: field.default}), ["knn"], {})  # which is as if not given
@@ -461,9 +461,7 @@ class TestWrongRequests:
     def test_an_option_of_a_protocol_that_lacks_its_pictures(self, copy, fake):
         """A suite leaves that protocol out and names it; an option for it is more than that."""
         near = Options(near=("folder:x",))
-        needs = (
-            r"--near folder:x \(read by ood, which needs out-of-distribution pictures: --ood .*or give what is needed"
-        )
+        needs = r"--near folder:x \(read by ood, which needs out-of-distribution images: --ood .*or give what is needed"
         for request in ({"suite": "paper"}, {}):
             self.refused(copy, fake, needs, ood=[], options=near, **request)
 
@@ -491,7 +489,7 @@ def test_uncertainty_without_a_scale_is_the_variance_between_views(tiny, tmp_pat
 
 
 def test_results_of_files_that_have_changed_are_measured_again(run, tmp_path, fake, monkeypatch, capsys):
-    """A folder that was filled anew; one of other pictures that only some protocols look at; one that is gone."""
+    """A folder that was filled anew; one of other images that only some protocols look at; one that is gone."""
     from PIL import Image
 
     monkeypatch.setattr(suite, "open_pictures", lambda spec, **_: load_pictures(spec))
@@ -562,7 +560,7 @@ class TestWrongTurns:
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
         monkeypatch.chdir(elsewhere)
-        with pytest.raises(UsageError, match=r"does not exist.* The run names these pictures, .*--data SPEC"):
+        with pytest.raises(UsageError, match=r"does not exist.* The run names these images, .*--data SPEC"):
             evaluate(run, protocols=["uncertainty"])
 
     def test_files_that_options_name_and_that_have_changed(self, labelled, tmp_path):
@@ -599,7 +597,7 @@ class TestWrongTurns:
         for i in range(5):
             Image.new("RGB", (32, 32), (40 * i, 99, 5)).save(tmp_path / "few" / f"{i}.png")
         with pytest.raises(
-            ProsminError, match=r"a tenth of the training pictures; of 5 there is none\. Allowed: 10 or more"
+            ProsminError, match=r"a tenth of the training images; of 5 there is none\. Allowed: 10 or more"
         ):
             evaluate(copy, protocols=["uncertainty"], data=f"folder:{tmp_path}/few", test=f"folder:{tmp_path}/few")
 
@@ -612,9 +610,9 @@ class TestWrongTurns:
         found = evaluate(copy, data=f"folder:{tmp_path}/set")
         assert "knn" in found
         assert not {"linear", "uncertainty", "corruption"} & found.keys()
-        why = "12 pictures of 12 classes, of which no tenth can be held out to choose on; give two pictures or more"
+        why = "12 images of 12 classes, of which no tenth can be held out to choose on; give two images or more"
         assert why in capsys.readouterr().err
-        with pytest.raises(ProsminError, match=r"linear cannot be measured: .* 12 pictures of 12 classes"):
+        with pytest.raises(ProsminError, match=r"linear cannot be measured: .* 12 images of 12 classes"):
             evaluate(copy, protocols=["linear"], data=f"folder:{tmp_path}/set")
 
     def test_what_is_left_out_and_where_results_are_is_said(self, copy, fake, tmp_path, monkeypatch, capsys):
@@ -625,7 +623,7 @@ class TestWrongTurns:
         (tmp_path / "few/11.png").write_bytes(b"broken")
         assert main(["evaluate", str(copy), "--protocols", "uncertainty", "--data", f"folder:{tmp_path}/few"]) == 0
         said = capsys.readouterr()
-        told = f"left out of folder:{tmp_path}/few, since unreadable: 1\n  11.png: not a picture in any known format\n"
+        told = f"left out of folder:{tmp_path}/few, since unreadable: 1\n  11.png: not an image in any known format\n"
         assert said.err.count(told) == 1
         assert said.out.endswith(f"results: {copy}/results; one page of them: prosmin report {copy}\n")
 
@@ -642,7 +640,7 @@ def test_a_table_shows_the_uncertainty_where_that_is_all(capsys):
     said = capsys.readouterr().out
     assert all(word in said for word in ("R@1 %", "32.0", "R-AUROC %", "42.7"))
     print_table({"pictures": {"metrics": {}, "settings": {}}})
-    assert "measured: pictures, of which a table has nothing to show; `prosmin report` does." in capsys.readouterr().out
+    assert "measured: images, of which a table has nothing to show; `prosmin report` does." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("spec", ["folder:/data/[old] pets", "folder:/data/[/old]", "hf:cat:small", "folder:C:\\[old]"])
@@ -660,7 +658,7 @@ def test_a_run_that_allows_more_unreadable_pictures_is_evaluated_on_its_own(tmp_
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(images[i].permute(1, 2, 0).numpy()).save(path)
         if i in (3, 14, 55):
-            path.write_bytes(b"no picture")
+            path.write_bytes(b"no image")
     fields = TINY | {"data.spec": f"folder:{tmp_path}/mine@train", "training.batch_size": "8", "training.seed": "5"}
     run = pretrain(configs.resolve(recipe="demo", overrides=fields | {"data.max_bad": "0.1"}), tmp_path / "run")
     found = evaluate(run, protocols=["knn"])

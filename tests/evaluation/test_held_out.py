@@ -65,7 +65,7 @@ def test_knn_on_features_with_a_known_answer():
 
 @pytest.mark.parametrize("method", ["prosmin", "dino"])
 def test_a_judged_encoder_keeps_no_forecasts(method, monkeypatch):
-    """The number is that of the features beside the forecasts, whose K numbers a picture would fill the memory."""
+    """The number is that of the features beside the forecasts, whose K numbers an image would fill the memory."""
     encoder, train = untrained(tiny_method(method)), load_pictures("photos@train")
     pictures = train.subset(torch.arange(0, len(train), 20))
     held = held_out_mask(pictures.labels, pictures.keys, pictures.spec)
@@ -81,7 +81,7 @@ def test_a_streamed_set_is_judged_as_a_decoded_one_without_what_cannot_be_read(t
         folder.mkdir(exist_ok=True)
         pixels = torch.randint(0, 256, (24, 24, 3), generator=generator, dtype=torch.uint8)
         Image.fromarray(pixels.numpy()).save(folder / f"{number:02d}.png")
-    (tmp_path / "class0" / "04.png").write_bytes(b"no picture")
+    (tmp_path / "class0" / "04.png").write_bytes(b"no image")
     encoder, spec = untrained(tiny_method("prosmin")), f"folder:{tmp_path}"
     decoded = held_out_knn(encoder, load_pictures(spec, max_bad=0.1))
     capsys.readouterr()

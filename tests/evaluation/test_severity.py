@@ -50,7 +50,7 @@ def test_curves_follow_what_the_uncertainty_is(tiny, pictures):
         assert all(
             low <= mean <= high for low, mean, high in zip(curve["low"], curve["mean"], curve["high"], strict=True)
         )
-    assert len({curve["mean"][0] for curve in curves.values()}) == 1  # severity 0 is the picture as it is
+    assert len({curve["mean"][0] for curve in curves.values()}) == 1  # severity 0 is the image as it is
     rough, *_ = severity_curves(encoder(tiny, rough=True), pictures, seed=0)
     assert rough["noise"]["spearman"] > 0.95
     assert rough["blur"]["spearman"] < -0.95
@@ -114,12 +114,12 @@ def test_a_crop_is_held_against_the_whole_picture(tiny, monkeypatch):
     curve = severity_curves(narrow, pictures, seed=0).curves["crop"]
     assert curve["spearman"] == pytest.approx(1.0)
     assert curve["strength"][0] == 1.0
-    # All columns of a wide picture; the outer pixels of a view of 32 lie half a pixel inside.
+    # All columns of a wide image; the outer pixels of a view of 32 lie half a pixel inside.
     assert curve["mean"][0] == pytest.approx(-250 * 31 / 32, abs=3)
 
 
 def test_nothing_is_cut_twice(tiny, monkeypatch):
-    """An encoder that looks at the centre of a picture sees all of a crop and of a corrupted picture."""
+    """An encoder that looks at the centre of an image sees all of a crop and of a corrupted image."""
     pictures = coloured(24, side=40)
     narrow = Encoder(Smoothness(), tiny(views__crop_share="0.8"))  # 32 of 40 pixels
     clean = narrow.uncertainty(pictures).double().mean().item()

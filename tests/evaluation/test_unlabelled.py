@@ -1,4 +1,4 @@
-"""A folder of pictures without labels or splits, from training to the report: the first thing a new user has."""
+"""A folder of images without labels or splits, from training to the report: the first thing a new user has."""
 
 import contextlib
 import io
@@ -38,7 +38,7 @@ def save_patches(folder, photograph, count, *, classes=0):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """A run of two steps on 40 unlabelled pictures, and 12 strange ones."""
+    """A run of two steps on 40 unlabelled images, and 12 strange ones."""
     root = tmp_path_factory.mktemp("unlabelled")
     spec = save_patches(root / "mine", skimage.data.astronaut(), 40)
     save_patches(root / "strange", skimage.data.coffee(), 12)
@@ -71,10 +71,10 @@ class TestEvaluate:
     def test_what_needs_no_labels_is_made_and_the_rest_is_left_out_in_a_sentence(self, root, said):
         assert sorted(path.stem for path in (root / "run/results").glob("*.json")) == ["pictures", "uncertainty"]
         tenth, left_out = said.splitlines()
-        assert tenth.startswith(f"folder:{root}/mine has no test split: a tenth of it (10 to 2000 pictures")
-        assert tenth.endswith("the encoder has learned from these pictures too, so they are no unseen test.")
-        assert "knn, linear, corruption: labelled train and test pictures are needed" in left_out
-        assert "ood: needs out-of-distribution pictures: --ood SPEC" in left_out
+        assert tenth.startswith(f"folder:{root}/mine has no test split: a tenth of it (10 to 2000 images")
+        assert tenth.endswith("the encoder has learned from these images too, so they are no unseen test.")
+        assert "knn, linear, corruption: labelled train and test images are needed" in left_out
+        assert "ood: needs out-of-distribution images: --ood SPEC" in left_out
 
     def test_results_say_what_their_test_is(self, root, said):
         for name in ("pictures", "uncertainty"):
@@ -95,9 +95,9 @@ class TestEvaluate:
         assert path.stat().st_mtime_ns == before
 
     def test_a_named_protocol_that_needs_labels_is_refused_with_what_to_do(self, copy, capsys):
-        assert main(["evaluate", str(copy), "--protocols", "pictures,linear"]) == 1
+        assert main(["evaluate", str(copy), "--protocols", "images,linear"]) == 1
         words = capsys.readouterr().err
-        assert "The protocol linear cannot be measured: labelled train and test pictures are needed" in words
+        assert "The protocol linear cannot be measured: labelled train and test images are needed" in words
         assert "--data SPEC, and --test SPEC where that has no test split; a folder with labels has one folder" in words
         assert not (copy / "results").exists()
 
@@ -120,7 +120,7 @@ class TestTenth:
         sizes = {20: 10, 99: 10, 200: 20, 19_990: 1999, 30_000: 2000}
         for pictures, size in sizes.items():
             assert tenth_by_name([str(i) for i in range(pictures)], spec="x").sum() == size
-        with pytest.raises(ProsminError, match=r"of its 19 pictures none can be set apart: allowed are 20 or more"):
+        with pytest.raises(ProsminError, match=r"of its 19 images none can be set apart: allowed are 20 or more"):
             tenth_by_name([str(i) for i in range(19)], spec="x")
 
     def test_names_decide_not_places(self):
@@ -173,7 +173,7 @@ class TestReport:
             assert f"<h3>{part}" in page or f"{part}</h3>" in page, part
         for section in ("calibration", "corruption", "paper"):
             assert f'<section id="{section}"' not in page
-        assert page.count("Needs labels: kNN, linear probe, calibration, corrupted pictures, R-AUROC") == 1
+        assert page.count("Needs labels: kNN, linear probe, calibration, corrupted images, R-AUROC") == 1
         assert "no unseen test" in page.partition("</header>")[0]
         assert "Risk against coverage" not in page
 
@@ -191,7 +191,7 @@ class TestReport:
         run = read_run(copy, "run")
         assert not unlabelled(run)
         assert evaluate_command(run, "linear") == f"prosmin evaluate {copy}"
-        assert evaluate_command(run, "pictures") == f"prosmin evaluate {copy} --protocols pictures"
+        assert evaluate_command(run, "pictures") == f"prosmin evaluate {copy} --protocols images"
 
     def test_labelled_runs_are_asked_for_on_their_pictures(self, tmp_path):
         run = read_run(fake_run(tmp_path / "run"), "run")
@@ -206,7 +206,7 @@ class TestReport:
         path.write_text(json.dumps(json.loads(path.read_text()) | blind))
         run = read_run(folder, "run")
         assert evaluate_command(run, "linear").endswith("--data photos@train --test photos@test")
-        assert evaluate_command(run, "pictures").endswith("--protocols pictures --data x")
+        assert evaluate_command(run, "pictures").endswith("--protocols images --data x")
 
     def test_beside_a_labelled_run(self, root, said, tmp_path):
         fake_run(tmp_path / "other")

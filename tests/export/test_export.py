@@ -129,7 +129,7 @@ class TestOnnx:
                 assert deviation(torch.from_numpy(value), getattr(wanted, name)) < ROUNDINGS
 
     def test_the_cards_preprocessing_gives_the_encoders_own_outputs(self, resnet_run, resnet_onnx):
-        """A picture by torchvision alone, from nothing but the card's numbers."""
+        """An image by torchvision alone, from nothing but the card's numbers."""
         how = json.loads(resnet_onnx.with_suffix(".json").read_text())["preprocessing"]
         picture = torch.randint(0, 256, (3, 57, 90), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
         height, width = picture.shape[1:]
@@ -209,7 +209,7 @@ class TestOnnx:
 
     def test_a_network_that_cannot_be_traced_is_told(self, resnet_run, tmp_path, monkeypatch):
         def untraceable(self: onnx_graph._Graph, views: Tensor) -> tuple[Tensor, ...]:
-            return (views if views.sum() > 0 else -views,)  # a branch that depends on the picture
+            return (views if views.sum() > 0 else -views,)  # a branch that depends on the image
 
         monkeypatch.setattr(onnx_graph._Graph, "forward", untraceable)
         with pytest.raises(ProsminError, match=r"cannot be written as ONNX.*--format timm") as caught:
@@ -544,11 +544,11 @@ class TestAgreement:
         assert deviation(wrong, torch.ones(5, 3)) == torch.inf
 
     def test_random_pictures_tell_rows_apart(self, vit_run):
-        """A graph that mixed up its rows, or used one picture for all, must not pass."""
+        """A graph that mixed up its rows, or used one image for all, must not pass."""
         encoder = load(vit_run).to("cpu")
-        with pytest.raises(ProsminError, match="on 5 random pictures"):
+        with pytest.raises(ProsminError, match="on 5 random images"):
             check_agreement(encoder, lambda v: outputs_of(encoder, v.roll(1, 0)), tolerance=1e-3, remedy="")
-        assert random_views(encoder.config.views, 5).std() > 0.5  # as large as a normalised picture's
+        assert random_views(encoder.config.views, 5).std() > 0.5  # as large as a normalised image's
 
     def test_a_deterministic_twin_has_no_scale(self):
         config = tiny_method("prosmin", heads__scale="zero")

@@ -1,4 +1,4 @@
-"""DINO against its paper's formulas, written out one picture, view and prototype at a time."""
+"""DINO against its paper's formulas, written out one image, view and prototype at a time."""
 
 import pytest
 import torch

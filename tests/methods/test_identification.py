@@ -12,7 +12,7 @@ from tiny_methods import tiny_draws, tiny_method, tiny_views
 
 
 def reference(mean, targets, *, temperature, same_view):
-    """The mean over views and targets of -log softmax of cosines, in Python's numbers: one loss a picture."""
+    """The mean over views and targets of -log softmax of cosines, in Python's numbers: one loss per image."""
     V, B, _ = mean.shape
     G = len(targets)
 

@@ -86,7 +86,7 @@ def test_one_loss_a_picture_and_an_embedding_of_k_numbers(name, vit):
 
 @every_case
 def test_losses_spread_over_the_batch_only_where_a_method_says_so(name, vit):
-    """With BatchNorm at rest, a picture's loss is its own, unless the others are its negatives."""
+    """With BatchNorm at rest, an image's loss is its own, unless the others are its negatives."""
     config = tiny_method(name, vit=vit)
     method = build_method(config)
     for module in method.modules():
@@ -175,7 +175,7 @@ class Careless(methods.ProSMIN):
 def test_a_method_that_lacks_something_or_gives_the_mean_loss_is_told_so(monkeypatch, tmp_path):
     config = tiny_method("prosmin")
     monkeypatch.setitem(methods.METHODS, "prosmin", Careless)
-    with pytest.raises(ProsminError, match=r"losses have shape \(\); allowed: \(\d+,\), one for each picture"):
+    with pytest.raises(ProsminError, match=r"losses have shape \(\); allowed: \(\d+,\), one for each image"):
         pretrain(config, tmp_path / "run")
     monkeypatch.setitem(methods.METHODS, "prosmin", lambda config: torch.nn.Linear(1, 1))
     with pytest.raises(ProsminError, match=r"prosmin has no online, target, spans_batch, update, encode; asked of"):

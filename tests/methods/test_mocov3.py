@@ -20,7 +20,7 @@ def _unit(*shape: int, seed: int) -> torch.Tensor:
 
 
 def reference_loss(queries, keys, *, temperature: float) -> list[float]:
-    """ctr(q1, k2) + ctr(q2, k1) of the paper's algorithm 1, in plain Python, a picture at a time."""
+    """ctr(q1, k2) + ctr(q2, k1) of the paper's algorithm 1, in plain Python, an image at a time."""
     B = queries.shape[1]
     losses = [0.0] * B
     for view, other in ((0, 1), (1, 0)):

@@ -57,7 +57,7 @@ def test_the_target_changes_by_ema_alone(tiny):
 
 
 def test_the_loss_is_the_mean_over_views_and_targets(tiny):
-    """Against a loop over pictures, views and targets, with the deterministic twin: |mean - target| at lam 1/2."""
+    """Against a loop over images, views and targets, with the deterministic twin: |mean - target| at lam 1/2."""
     method = build_method(tiny(heads__scale="zero", loss__same_view="true")).double()
     mean, target = (
         torch.randn(n, 4, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (3, 2)
@@ -84,7 +84,7 @@ def test_same_view_pairs_can_be_left_out_and_one_target_view_chosen(tiny):
     by_target = distances.mean(0)  # (G, B)
     is_first, is_second = (torch.isclose(one, by_target[g]) for g in range(2))
     assert bool((is_first | is_second).all())
-    assert 16 < int(is_first.sum()) < 48  # a fair coin over 64 pictures leaves this range once in 20,000 seeds
+    assert 16 < int(is_first.sum()) < 48  # a fair coin over 64 images leaves this range once in 20,000 seeds
 
 
 def test_a_pictures_noise_depends_on_its_position_alone(tiny):
@@ -122,7 +122,7 @@ def _small_case() -> tuple[torch.Tensor, ...]:
 
 
 def test_recipe_paper_is_equation_2():
-    """All samples of all views in one pool, Euclidean, the absolute value around it, one target view a picture."""
+    """All samples of all views in one pool, Euclidean, the absolute value around it, one target view an image."""
     loss = _recipe_loss("paper")
     mean, scale, target, noise = _small_case()
     chosen = torch.zeros(1, 2, 2, dtype=torch.float64)

@@ -38,7 +38,7 @@ def test_unknown_backbone_and_options_that_do_nothing_are_refused():
     [
         ({"backbone.name": "vit_tiny_patch16_224", "backbone.patch_size": "4", "views.local_size": "15"},
          r"cannot take views of 15 pixels \(views\.local_size\): Input height \(15\) should be divisible"),
-        ({"backbone.name": "mobilenetv3_small_050"}, r"gives \(1, 1024\) for a picture where one vector of 288"),
+        ({"backbone.name": "mobilenetv3_small_050"}, r"gives \(1, 1024\) for an image where one vector of 288"),
         ({"backbone.name": "swin_tiny_patch4_window7_224"}, r"cannot take views of 32 pixels \(views\.global_size\)"),
     ],
 )  # fmt: skip

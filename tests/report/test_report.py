@@ -121,7 +121,7 @@ def test_charts_and_pictures_have_words(whole, tmp_path):
     ids = [a["id"] for _, a in page.tags if "id" in a]
     assert len(ids) == len(set(ids))
     pictures = [a for a in page.all("img") if "src" in a]
-    assert len(pictures) == 36 + 3 * 4  # the galleries; of three pictures the view, the mean and two heads
+    assert len(pictures) == 36 + 3 * 4  # the galleries; of three images the view, the mean and two heads
     assert all(a["alt"] and (a["src"] or "").startswith("data:image/") for a in pictures)
 
 
@@ -209,14 +209,14 @@ def test_numbers_that_are_not_finite_do_not_break_the_page(whole, tmp_path):
 
 
 def test_numbers_of_different_pictures_are_told_apart(whole, tmp_path):
-    assert "different pictures" not in page_of([whole], tmp_path).text
+    assert "different images" not in page_of([whole], tmp_path).text
     run = tmp_path / "mixed"
     shutil.copytree(whole, run)
     result = json.loads((run / "results" / "knn.json").read_text())
     result["data"] = {"train": "folder:mine/train", "test": "folder:mine/test"}
     (run / "results" / "knn.json").write_text(json.dumps(result))
     page = page_of([run], tmp_path)
-    assert page.text.count("mixed: its protocols were measured on different pictures") == 2  # on top, and at the table
+    assert page.text.count("mixed: its protocols were measured on different images") == 2  # on top, and at the table
     assert "knn on folder:mine/test, train folder:mine/train" in page.text
     assert "kNN on folder:mine/test, train folder:mine/train" in page.text
     assert "Linear probe on photos@test, train photos@train" in page.text
@@ -238,7 +238,7 @@ def test_numbers_of_different_encoders_are_told_apart(whole, tmp_path):
     assert page.text.count("mixed: its protocols were measured by different encoders") == 2  # on top, and at the table
     assert "knn by the encoder 0123456789abcdef of step 100" in page.text
     assert f"by the encoder 5d41402abc4b2a76 of step {STEPS}" in page.text
-    assert "different pictures" not in page.text
+    assert "different images" not in page.text
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "checkpoint"}))
     assert "different encoders" not in page_of([run], tmp_path).text  # a result that does not say
 
@@ -527,5 +527,5 @@ def test_an_uncertainty_that_points_the_wrong_way_is_said_to(tmp_path):
     run = read_run(fake_run(tmp_path / "run"), "run")
     assert wrong_way(run, named=False) == ""
     run.results["uncertainty"]["metrics"] |= {"spearman_noise": -0.8, "spearman_blur": -0.1}
-    assert wrong_way(run, named=False).startswith("It points the wrong way for noise: the worse the picture")
+    assert wrong_way(run, named=False).startswith("It points the wrong way for noise: the worse the image")
     assert wrong_way(run, named=True).startswith("run: it points")

@@ -1,4 +1,4 @@
-"""The report's single pictures: the album, the map, attention, and the shades of the corruptions."""
+"""The report's single images: the album, the map, attention, and the shades of the corruptions."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def run(tmp_path_factory):
 
 
 def an_album(labels, *, sets=None, shown=None):
-    """Pictures along a line, each with its two neighbours on it."""
+    """Images along a line, each with its two neighbours on it."""
     count = len(labels)
     near = np.array([[max(i - 1, 0), min(i + 1, count - 1)] for i in range(shown or count)])
     return Album(
@@ -86,7 +86,7 @@ class TestAlbum:
         shutil.copytree(run.path, copy)
         (copy / "results" / "pictures.npz").unlink()
         html = write_report([copy], tmp_path / "page.html").read_text()
-        assert f"prosmin evaluate {copy} --protocols pictures" in html
+        assert f"prosmin evaluate {copy} --protocols images" in html
         assert 'id="attention"' not in html  # nothing to say of it
         assert "data-place" not in html
 
@@ -112,7 +112,7 @@ class TestMap:
         assert drawn.svg.count('class="dot ') == 120 + 12
         assert drawn.svg.count('class="dot strange"') == 12
         assert [key.label for key in drawn.legend][-1] == "out of distribution"
-        assert "120 of the 840 evaluated pictures" in drawn.reading
+        assert "120 of the 840 evaluated images" in drawn.reading
         assert "keeps 62.0 %" in drawn.reading
         points = json.loads(drawn.data)["at"]
         circles = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', drawn.svg)

@@ -169,7 +169,7 @@ def test_the_section_in_sight_is_marked(browser, report):
     assert seen.page.locator("nav [aria-current]").count() == 1
     bar = seen.page.locator("nav").bounding_box()
     assert bar["y"] == pytest.approx(0, abs=1)  # it stays above
-    assert seen.page.locator("#pictures h2").bounding_box()["y"] >= bar["height"]  # and covers no heading
+    assert seen.page.locator("#images h2").bounding_box()["y"] >= bar["height"]  # and covers no heading
     assert seen.complaints == []
     seen.page.close()
 
@@ -189,7 +189,7 @@ def test_scripts_in_names_stay_text(browser, report):
 
 
 def dot_at(page: playwright.Page, i: int) -> tuple[float, float]:
-    """Where picture i of the first run lies on the screen."""
+    """Where image i of the first run lies on the screen."""
     page.locator(".map").first.scroll_into_view_if_needed()
     box = page.locator(".map .dot").nth(i).bounding_box()
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
@@ -211,7 +211,7 @@ def test_a_picture_of_the_map_opens_with_its_neighbours(browser, report, width, 
     assert near.locator(".label").all_inner_texts() == expected
     likeness = [float(text) for text in near.locator("span:nth-of-type(2)").all_inner_texts()]
     assert likeness == sorted(likeness, reverse=True)
-    assert near.nth(7).locator(".blank").is_visible()  # it is named, its picture was not kept
+    assert near.nth(7).locator(".blank").is_visible()  # it is named, its image was not kept
     assert page.evaluate(f"[...document.querySelectorAll('#viewer li canvas')].map({BRIGHT}).every((n) => n > 20)")
     second = page.evaluate("albumOf('0').key[albumOf('0').near[0][1]]")
     near.nth(1).locator("button").click()  # from neighbour to neighbour
@@ -257,7 +257,7 @@ def test_the_map_is_read_by_keys_and_coloured_by_choice(browser, report):
     assert figure.locator(".by-uncertainty").is_visible()
     assert not figure.locator(".by-class").is_visible()
     figure.locator(".by-uncertainty button").first.click()
-    assert figure.locator(".plot .lit").count() == 24  # a fifth of the 120 test pictures
+    assert figure.locator(".plot .lit").count() == 24  # a fifth of the 120 test images
     figure.locator(".by-uncertainty button").first.click()
     assert figure.locator(".plot .lit").count() == 0
     assert seen.complaints == []

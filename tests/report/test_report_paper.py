@@ -137,8 +137,8 @@ class TestResults:
     def test_protocols_come_in_our_order(self, runs):
         captions = [b.caption for b in results_section(runs).blocks if isinstance(b, Table)]
         assert [c.split(":")[0] for c in captions] == [
-            "kNN", "Linear probe", "Linear classifier on augmented pictures", "Low-shot", "Semi-supervised", "Transfer",
-            "Out of distribution", "Uncertainty", "Corrupted pictures",
+            "kNN", "Linear probe", "Linear classifier on augmented images", "Low-shot", "Semi-supervised", "Transfer",
+            "Out of distribution", "Uncertainty", "Corrupted images",
         ]  # fmt: skip
 
 

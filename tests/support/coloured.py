@@ -1,4 +1,4 @@
-"""Pictures with a known answer: each class is a colour under noise, which any network learns in a few steps."""
+"""Images with a known answer: each class is a colour under noise, which any network learns in a few steps."""
 
 import torch
 
@@ -8,7 +8,7 @@ COLOURS = torch.tensor([[200, 60, 60], [60, 200, 60], [60, 60, 200]])
 
 
 def coloured(count: int, *, seed: int = 0, side: int = 16, spec: str = "colours") -> Pictures:
-    """`count` pictures of three classes in turn."""
+    """`count` images of three classes in turn."""
     random = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % len(COLOURS)
     noise = torch.randint(-50, 51, (count, 3, side, side), generator=random)

@@ -1,4 +1,4 @@
-"""A folder with every picture, file and run that the documentation's commands name, all of them tiny."""
+"""A folder with every image, file and run that the documentation's commands name, all of them tiny."""
 
 import dataclasses
 import io

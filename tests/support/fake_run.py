@@ -41,7 +41,7 @@ def fake_run(
 ) -> Path:
     """Write every file of a run. `skill` scales what it learned; `nasty` puts scripts into its names.
 
-    `evaluated` test pictures have scores, `shown` of them a thumbnail of `side` px and a place on the map.
+    `evaluated` test images have scores, `shown` of them a thumbnail of `side` px and a place on the map.
     """
     rng = np.random.default_rng(seed)
     (folder / "results").mkdir(parents=True)
@@ -252,7 +252,7 @@ def fake_uncertainty(
             "spearman_blur": 0.3,
             "spearman_noise": 0.5,
         },
-        "settings": {"answer": "nearest training picture"},
+        "settings": {"answer": "nearest training image"},
         "curves": {
             "risk_coverage": {"coverage": ((shown + 1) / evaluated).tolist(), "risk": risk[shown].tolist()},
             **fake_forecasts(skill),
@@ -267,7 +267,7 @@ def fake_uncertainty(
 
 
 def fake_forecasts(skill: float) -> dict[str, Any]:
-    """Forecasts a little too narrow, and an uncertainty that rises as pictures get worse."""
+    """Forecasts a little too narrow, and an uncertainty that rises as images get worse."""
     nominal = np.linspace(0.05, 0.95, 19)
     severity = np.arange(6)
     mean = -3.5 + 0.05 * skill * severity
@@ -284,7 +284,7 @@ def fake_forecasts(skill: float) -> dict[str, Any]:
 
 
 def fake_thumbnails(rng: np.random.Generator, side: int, *, nasty: bool, each: int = 12) -> dict[str, np.ndarray]:
-    """Three kinds of pictures for the galleries."""
+    """Three kinds of images for the galleries."""
     pictures, labels = fake_patches(rng, 3 * each, side)
     labels = [NASTY] * len(labels) if nasty else labels
     kinds = ["certain"] * each + ["uncertain"] * each + ["ood"] * each
@@ -316,7 +316,7 @@ def fake_patches(rng: np.random.Generator, count: int, side: int) -> tuple[np.nd
 def fake_pictures(
     rng: np.random.Generator, gallery: dict[str, np.ndarray], evaluated: int, shown: int, side: int, *, nasty: bool
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The galleries' pictures, some more, and a few named as neighbours alone; the first three have attention."""
+    """The galleries' images, some more, and a few named as neighbours alone; the first three have attention."""
     strange = gallery["thumbnail_kind"] == "ood"
     more, labels = fake_patches(rng, shown - int((~strange).sum()), side)
     tiles = [*gallery["thumbnails"][~strange], *more, *gallery["thumbnails"][strange]]

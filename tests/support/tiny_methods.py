@@ -57,5 +57,5 @@ def tiny_views(config: configs.Config, *, pictures: int = 4, seed: int = 0) -> V
 
 
 def tiny_draws(*, pictures: int = 4, step: int = 0, epoch: float = 0.0) -> Draws:
-    """The randomness of a step of the pictures 0, 1, ..."""
+    """The randomness of a step of the images 0, 1, ..."""
     return Draws(0, step, torch.arange(pictures), epoch)

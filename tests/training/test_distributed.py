@@ -1,4 +1,4 @@
-"""Real processes over gloo train the model that one trains: same pictures and draws, BatchNorm and centre shared."""
+"""Real processes over gloo train the model that one trains: same images and draws, BatchNorm and centre shared."""
 
 import json
 import os
@@ -29,7 +29,7 @@ SETTINGS |= {"training__epochs": "2", "training__checkpoint_every": "4"}
 # Convolutions in float64 take long. Runs that are killed on their way are large enough to be met there.
 SMALL = SETTINGS | {"views__global_size": "16", "views__local_size": "8"}
 RUNS = {name: tiny_method(name, **(SETTINGS if name in ("prosmin", "ibot") else SMALL)) for name in METHODS}
-# BatchNorm off, the loss of a picture its own: parts of a batch give the gradient of the whole.
+# BatchNorm off, the loss of an image its own: parts of a batch give the gradient of the whole.
 WHOLE = {"vit": True, "heads__batchnorm": "false", **SETTINGS}
 RUNS["whole batch"] = tiny_method("prosmin", **WHOLE)
 RUNS["in parts"] = tiny_method("prosmin", **WHOLE, training__accumulate="4")
@@ -118,7 +118,7 @@ def assert_close(one, other):
 def test_two_processes_agree_with_one(single, double, name):
     assert_close(single / name, double / name)
     if name == "in parts":
-        return  # looked at is the last part, which has other pictures
+        return  # looked at is the last part, which has other images
     lines = [
         [json.loads(line) for line in (root / name / "metrics.jsonl").read_text().splitlines()]
         for root in (single, double)

@@ -61,7 +61,7 @@ def test_measuring_knn_changes_no_bit_of_the_run(tmp_path, tiny):
 
 
 def test_online_knn_is_that_of_the_finished_encoder(tmp_path, tiny):
-    """The last line's kNN equals kNN of the saved encoder on the same pictures: no trace of training mode."""
+    """The last line's kNN equals kNN of the saved encoder on the same images: no trace of training mode."""
     from prosmin.data.image_sets import load_pictures
     from prosmin.data.subsets import balanced_subset
     from prosmin.evaluation.held_out import held_out_knn
@@ -109,7 +109,7 @@ def test_pictures_of_which_none_can_be_held_out_are_refused_before_the_first_ste
     for i in range(40):
         (tmp_path / f"set/{i:02d}").mkdir(parents=True)
         Image.new("RGB", (32, 32), (i, 2 * i, 255 - i)).save(tmp_path / f"set/{i:02d}/x.png")
-    with pytest.raises(UsageError, match=r"of the 40 labelled pictures of folder:.* no tenth can be held out"):
+    with pytest.raises(UsageError, match=r"of the 40 labelled images of folder:.* no tenth can be held out"):
         pretrain(tiny(**KNN, data__spec=f"folder:{tmp_path}/set"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -247,7 +247,7 @@ def test_a_collapse_stops_the_run_if_asked(tmp_path, tiny, monkeypatch, capsys):
 def test_parts_are_refused_where_the_loss_spans_the_batch(tmp_path):
     for fields in ({"name": "mocov3"}, {"name": "prosmin", "loss__rule": "kernel", "loss__estimator": "ustat"}):
         config = tiny_method(**fields, training__accumulate="2")
-        with pytest.raises(UsageError, match="compares the pictures of a batch"):
+        with pytest.raises(UsageError, match="compares the images of a batch"):
             pretrain(config, tmp_path / "run")
         assert not (tmp_path / "run").exists()
     with pytest.raises(UsageError, match=r"training\.accumulate 3 cannot share evenly. Give a multiple of 3"):
@@ -258,13 +258,13 @@ def test_parts_are_refused_where_the_loss_spans_the_batch(tmp_path):
 
 def test_one_picture_at_a_time_is_refused(tmp_path, tiny):
     """Its spread is no number, and BatchNorm has nothing to take a mean of."""
-    with pytest.raises(UsageError, match=r"training\.batch_size is 1, .* would take one picture at a time"):
+    with pytest.raises(UsageError, match=r"training\.batch_size is 1, .* would take one image at a time"):
         pretrain(tiny(training__batch_size="1"), tmp_path / "run")  # the configuration itself may be loaded
     with pytest.raises(
-        UsageError, match=r"accumulate 16 would take one picture at a time.*a multiple of 16, at least 32"
+        UsageError, match=r"accumulate 16 would take one image at a time.*a multiple of 16, at least 32"
     ):
         pretrain(tiny(training__batch_size="16", training__accumulate="16"), tmp_path / "run")
-    with pytest.raises(UsageError, match=r"4 processes with training\.accumulate 1 would take one picture at a time"):
+    with pytest.raises(UsageError, match=r"4 processes with training\.accumulate 1 would take one image at a time"):
         check_shares(tiny(training__batch_size="4").training, processes=4)
     pretrain(tiny(training__batch_size="2", training__max_steps="2"), tmp_path / "run")
     assert all(math.isfinite(value) for row in metrics(tmp_path / "run") for value in row.values())

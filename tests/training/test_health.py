@@ -19,7 +19,7 @@ def test_effective_rank_of_known_spectra():
 
 
 def test_target_std_is_over_pictures_not_views():
-    target = torch.tensor([[[0.0], [2.0]], [[10.0], [12.0]]])  # two views far apart, pictures 2 apart in each
+    target = torch.tensor([[[0.0], [2.0]], [[10.0], [12.0]]])  # two views far apart, images 2 apart in each
     assert float(health.target_std(target)) == pytest.approx(math.sqrt(2.0))
 
 

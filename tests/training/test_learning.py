@@ -2,7 +2,7 @@
 
 A ViT, whose features pass through no BatchNorm: a ResNet would gain many points by its running statistics alone. Three
 seeds of the recipes as they are: benchmarks/embedded.py. MoCo v3's ViT begins with positions that make a good kNN
-before any training; it is asked for its own task, with pictures that it did not see.
+before any training; it is asked for its own task, with images that it did not see.
 """
 
 import pytest
@@ -45,5 +45,5 @@ def test_mocov3_learns_to_find_the_other_view_of_a_picture_it_never_saw(tmp_path
         one, two = (normalize(view.features, dim=1) for view in encoder.views(pictures, count=2, seed=0))
         return (one @ two.T).argmax(1).eq(torch.arange(len(one))).double().mean().item()
 
-    # Of 840 pictures 7.7, 7.3 and 6.9 % with three seeds, untrained 4.6, 4.8 and 4.4; one standard deviation is 0.8.
+    # Of 840 images 7.7, 7.3 and 6.9 % with three seeds, untrained 4.6, 4.8 and 4.4; one standard deviation is 0.8.
     assert found(encoder) > found(encoder.untrained()) + 0.015

@@ -260,7 +260,7 @@ def test_a_run_goes_on_with_the_pictures_it_began_with(tmp_path, tiny, capsys):
     run = pretrain(tiny(**fields, training__max_steps="2"), tmp_path / "run")
     Image.new("RGB", (32, 32)).save(pictures / "more.png")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with pytest.raises(ProsminError, match=r"holds 49 pictures; when .* came to step 2 it held 48\. .*another --out"):
+    with pytest.raises(ProsminError, match=r"holds 49 images; when .* came to step 2 it held 48\. .*another --out"):
         pretrain(tiny(**fields, training__max_steps="4"), run)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     (pictures / "more.png").unlink()
@@ -308,7 +308,7 @@ def test_a_finished_run_has_nothing_to_continue(undisturbed, tmp_path, tiny, cap
 
 @pytest.fixture
 def forty(tmp_path):
-    """Fields of a run on 40 pictures."""
+    """Fields of a run on 40 images."""
     from PIL import Image
 
     for i in range(40):
@@ -320,12 +320,12 @@ def test_steps_are_counted_as_they_are_taken(tmp_path, tiny, capsys, forty):
     small = forty | {"training__batch_size": "40"}
     pretrain(tiny(**small, training__epochs="2", training__max_steps="1"), tmp_path / "run")
     said = capsys.readouterr().out
-    assert said.startswith("40 pictures, 1 step an epoch, 1 in all, as training.max_steps says\nstep 1/1 ")
+    assert said.startswith("40 images, 1 step an epoch, 1 in all, as training.max_steps says\nstep 1/1 ")
     assert "; 1 step, encoder in " in said
     assert "\n1 step teaches an encoder next to nothing" in said
     pretrain(tiny(**small | {"training__max_steps": "null", "training__batch_size": "20"}), tmp_path / "whole")
     said = capsys.readouterr().out
-    assert said.startswith("40 pictures, 2 steps an epoch, 2 in all\n")
+    assert said.startswith("40 images, 2 steps an epoch, 2 in all\n")
     assert "\n2 steps teach an encoder" in said
 
 
@@ -347,7 +347,7 @@ def test_epochs_that_end_before_max_steps_say_so(tmp_path, tiny, capsys, forty):
     ],
 )
 def test_a_short_run_says_how_to_make_a_longer_one(tmp_path, tiny, capsys, forty, fields, hint):
-    """The 40 pictures make two steps an epoch."""
+    """The 40 images make two steps an epoch."""
     fields = {f"training__{name}": value for name, value in fields.items()}
     pretrain(tiny(**forty, training__batch_size="20", **fields), tmp_path / "run")
     assert capsys.readouterr().out.rstrip().endswith(hint)
@@ -382,7 +382,7 @@ def test_too_few_pictures_are_refused(tmp_path, tiny):
 
 @pytest.fixture
 def poison(monkeypatch):
-    """A function that makes the losses of some pictures of a step infinite."""
+    """A function that makes the losses of some images of a step infinite."""
     from prosmin.methods.prosmin import ProSMIN
 
     score = ProSMIN.score
@@ -405,7 +405,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path, tiny, poiso
     poison(step=4, pictures=1)  # counted from 0
     run = tmp_path / "run"
     words = (
-        r"Step 5 was not applied: its loss is not finite for 1 picture: [^,]+\. The checkpoint step-00000004 is whole\."
+        r"Step 5 was not applied: its loss is not finite for 1 image: [^,]+\. The checkpoint step-00000004 is whole\."
     )
     with pytest.raises(ProsminError, match=words):
         pretrain(tiny(), run)
@@ -432,7 +432,7 @@ def test_advice_on_a_loss_that_is_not_finite_fits_the_run(tmp_path, tiny, poison
     with pytest.raises(ProsminError) as stopped:
         pretrain(tiny(**fields), tmp_path / "run")
     said = str(stopped.value)
-    assert "not finite for 16 pictures: " in said
+    assert "not finite for 16 images: " in said
     assert said.endswith(f" and 11 more. No checkpoint was written before it. {advice}")
 
 
@@ -467,7 +467,7 @@ def test_a_run_that_unreadable_pictures_stopped_goes_on_as_its_sentence_says(tmp
     pictures.mkdir()
     for i in range(48):
         Image.new("RGB", (32, 32), (5 * i, 2 * i, 255 - i)).save(pictures / f"{i:02d}.png")
-    (pictures / "20.png").write_bytes(b"no picture")
+    (pictures / "20.png").write_bytes(b"no image")
     fields = {"data__spec": f"folder:{pictures}", "compute__resident_gib": "0", "training__batch_size": "16"}
     with pytest.raises(ProsminError, match=r"1 of 48 .*or allow more with --data\.max_bad SHARE"):
         pretrain(tiny(**fields), tmp_path / "run")
@@ -476,7 +476,7 @@ def test_a_run_that_unreadable_pictures_stopped_goes_on_as_its_sentence_says(tmp
 
 
 def test_two_troubles_are_both_told(tmp_path, tiny, monkeypatch, poison, capsys):
-    """A disk that is full by step 2, a loss that is no number in step 2, and pictures that end the run after it."""
+    """A disk that is full by step 2, a loss that is no number in step 2, and images that end the run after it."""
 
     def full(*arguments):
         raise OSError(28, "No space left on device")
@@ -484,7 +484,7 @@ def test_two_troubles_are_both_told(tmp_path, tiny, monkeypatch, poison, capsys)
     poison(step=2, pictures=16)
     monkeypatch.setattr(checkpoints, "save_file", full)
     monkeypatch.setattr(saving.Saver, "check", lambda saver: None)  # it is not known yet when step 2 is made
-    with pytest.raises(ProsminError, match=r"(?s)not finite for 16 pictures.*step 2 cannot be written.*No space left"):
+    with pytest.raises(ProsminError, match=r"(?s)not finite for 16 images.*step 2 cannot be written.*No space left"):
         pretrain(tiny(), tmp_path / "run")
 
     def broken(*arguments, **options):

@@ -138,7 +138,7 @@ def test_a_fused_optimizer_hears_through_fabric_that_a_gradient_is_unusable():
 @pytest.mark.parametrize("kind", [Stepper, RecordedStepper])
 @pytest.mark.parametrize("name", METHODS)
 def test_steps_do_not_wait_for_a_gpu(name, kind):
-    """From the pictures' numbers to the moved target, once all is allocated and recorded."""
+    """From the images' numbers to the moved target, once all is allocated and recorded."""
     config = tiny_method(name, compute__accelerator="cuda")
     fabric = make_fabric(config, Path())
     model, optimizer = prepare(fabric, config, build(config))

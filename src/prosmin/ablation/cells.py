@@ -68,7 +68,7 @@ def make_cells(grid: Grid) -> list[Cell]:
 
 
 def check_folders(cells: list[Cell], out: Path) -> None:
-    """Refuse folders that hold something else, and pictures that cannot be had, before anything is trained."""
+    """Refuse folders that hold something else, and images that cannot be had, before anything is trained."""
     _refuse_other_files(cells, out)
     for cell in cells:
         run = RunFolder(out / cell.name)
@@ -84,7 +84,7 @@ def check_folders(cells: list[Cell], out: Path) -> None:
         spec, size = cell.config.data.spec, cell.config.training.batch_size
         if counts[spec] < size:
             raise ProsminError(
-                f"{spec} has {counts[spec]} pictures, fewer than training.batch_size {size} of {cell.name}. "
+                f"{spec} has {counts[spec]} images, fewer than training.batch_size {size} of {cell.name}. "
                 "Give a smaller one. No cell was begun."
             )
 

@@ -108,14 +108,14 @@ def _summary(setting: dict[str, Any], members: list[Outcome]) -> Summary:
 
 
 class Judge:
-    """Judges cell after cell; the pictures are decoded once, or streamed where they do not fit into memory."""
+    """Judges cell after cell; the images are decoded once, or streamed where they do not fit into memory."""
 
     def __init__(self) -> None:
         self._pictures: tuple[str, PictureSet] | None = None
         self._marks: dict[str, str | None] = {}
 
     def __call__(self, cell: Cell, folder: Path) -> Outcome:
-        """The outcome of a finished run, from its ablation.json if that is of this encoder and these pictures."""
+        """The outcome of a finished run, from its ablation.json if that is of this encoder and these images."""
         found = _kept(folder, cell.config, self._mark(cell.config.data.spec))
         if found is None:
             found = self._judged(cell, folder)
@@ -154,13 +154,13 @@ class Judge:
             if labels is None:
                 return {}, f"no kNN: {config.data.spec} has no labels"
             if len(labels.unique()) == 1:
-                return {}, "no kNN: the pictures have one class"
+                return {}, "no kNN: the images have one class"
             return dict(held_out_knn(encoder, self._load(config))), ""
         except ProsminError as error:
             return {}, f"no kNN: {error}"
 
     def _mark(self, spec: str) -> str | None:
-        """That of the files as they were before the pictures were first read: listing them may take long."""
+        """That of the files as they were before the images were first read: listing them may take long."""
         if spec not in self._marks:
             self._marks[spec] = files_mark(spec)
         return self._marks[spec]
@@ -186,13 +186,13 @@ def training_seconds(rows: list[dict[str, Any]], *, batch_size: int) -> float | 
 
 
 def _kept(folder: Path, config: Config, mark: str | None) -> dict[str, Any] | None:
-    """What was judged before; not where a number is missing, nor where the pictures are others by now."""
+    """What was judged before; not where a number is missing, nor where the images are others by now."""
     try:
         found = json.loads((folder / RESULT).read_text())
     except (OSError, json.JSONDecodeError):
         return None
     same = found.get("checkpoint") == _checkpoint(folder) and found.get("data") == config.data.spec
-    same_files = mark is None or found.get("files") == mark  # pictures that are gone cannot be judged again
+    same_files = mark is None or found.get("files") == mark  # images that are gone cannot be judged again
     return found if same and same_files and not found.get("remark") else None
 
 

@@ -16,7 +16,7 @@ from prosmin.ablation.outcome import KNN, SEED, Outcome, Quantity, Spread, measu
 from prosmin.files import write_text
 
 PROTOCOL = (
-    "kNN: k 20, from nine tenths of the labelled training pictures to the tenth held out; no test picture was read. "
+    "kNN: k 20, from nine tenths of the labelled training images to the tenth held out; no test image was read. "
     "The other numbers are those of the last logged step."
 )
 

@@ -29,7 +29,7 @@ class Timing(NamedTuple):
     calls: int  # in a repeat
 
     def row(self, pictures: int) -> dict[str, Any]:
-        """The numbers of a call that works on so many pictures, as they are saved."""
+        """The numbers of a call that works on so many images, as they are saved."""
         return {
             "ms": round(1e3 * self.median, 3),
             "ms_lowest": round(1e3 * self.lowest, 3),
@@ -134,7 +134,7 @@ def measure_recipe(trainer: Trainer, source: Source, feed: Feed) -> dict[str, An
 
 
 def time_decoding(source: Source, config: Config, device: torch.device) -> dict[str, Any] | None:
-    """Reading and decoding alone, as a stream does it; None for pictures that come decoded."""
+    """Reading and decoding alone, as a stream does it; None for images that come decoded."""
     if isinstance(source.read(0), Tensor):
         return None
     stream = StreamFeed(
@@ -146,7 +146,7 @@ def time_decoding(source: Source, config: Config, device: torch.device) -> dict[
 
 
 def time_training(trainer: Trainer, feed: Feed) -> dict[str, Any]:
-    """Views, step, and both fed by the pictures; the peak of memory is that of the last."""
+    """Views, step, and both fed by the images; the peak of memory is that of the last."""
     batch, device = trainer.config.training.batch_size, trainer.device
     with closing(feed.batches(random_orders(len(feed), batch=batch))) as batches:  # type: ignore[type-var]
         pieces = trainer.pieces(next(batches))
@@ -186,7 +186,7 @@ def what_bounds(parts: dict[str, Any], *, streamed: bool) -> str:
     name, most = ("The step", step) if step >= views else ("Making the views", views)
     share = f"{name} bounds it: {most:.4g} of the {views + step:.4g} ms of views and step"
     if not streamed:
-        return f"{share}; the pictures wait on the device."
+        return f"{share}; the images wait on the device."
     waiting = whole / (views + step) - 1.0
     beside = "costs nothing" if waiting < 0.05 else f"adds {waiting:.0%}"
     return f"{share}; decoding beside them, {decode:.4g} ms, {beside}."

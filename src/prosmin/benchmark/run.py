@@ -41,7 +41,7 @@ def print_parts(row: dict[str, Any]) -> None:
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
     for name, part in row["parts"].items():
         if part is None:
-            table.add_row(name, "-", "-", "the pictures come decoded")
+            table.add_row(name, "-", "-", "the images come decoded")
             continue
         spread = f"{part['ms_lowest']:.4g}-{part['ms_highest']:.4g}"
         table.add_row(name, f"{part['ms']:.4g}", f"{part['images_per_second']:,.0f}", spread)
@@ -50,7 +50,7 @@ def print_parts(row: dict[str, Any]) -> None:
 
 
 def print_efficiency(rows: list[dict[str, Any]], left_out: dict[str, str]) -> None:
-    """The paper's table: parameters, img/s, hours for 300 epochs of ImageNet's pictures, GPUs, memory."""
+    """The paper's table: parameters, img/s, hours for 300 epochs of ImageNet's images, GPUs, memory."""
     others = dict.fromkeys(name for row in rows for name in row["parameters"])
     table = Table(box=None, pad_edge=False)
     table.add_column("method")
@@ -139,7 +139,7 @@ def choose(
 
 
 def _open(trainer: Trainer) -> tuple[Source, Feed]:
-    """The encoded pictures, and the feed that training would have of them."""
+    """The encoded images, and the feed that training would have of them."""
     data, compute = trainer.config.data, trainer.config.compute
     feed = open_feed(
         data.spec,

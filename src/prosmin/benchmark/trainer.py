@@ -30,7 +30,7 @@ class Trainer:
         if config.compute.devices > 1:
             raise UsageError(
                 f"compute.devices is {config.compute.devices}; a benchmark measures one device. Leave it at 1 and give "
-                "training.batch_size the pictures that one device has of a step."
+                "training.batch_size the images that one device has of a step."
             )
         self.config, middle = config, config.training.epochs / 2
         self.is_compiled = config.compute.compile != "none"
@@ -79,7 +79,7 @@ class Trainer:
 
 
 def random_orders(pictures: int, *, batch: int, seed: int = 0) -> Iterator[Tensor]:
-    """Batches of picture numbers without end, in random order; a set smaller than a batch repeats itself."""
+    """Batches of image numbers without end, in random order; a set smaller than a batch repeats itself."""
     generator = randomness.generator(seed, 0, "benchmark")
     while True:
         yield torch.randint(pictures, (batch,), generator=generator)

@@ -1,10 +1,10 @@
-"""`prosmin ablate`: train a grid of runs and compare them, without test pictures."""
+"""`prosmin ablate`: train a grid of runs and compare them, without test images."""
 
 import argparse
 
 from prosmin.commands.parsing import path, recipe_name, with_data
 
-LINE = "train a grid of runs and compare them, without test pictures"
+LINE = "train a grid of runs and compare them, without test images"
 TAKES_FIELDS = True
 
 
@@ -24,7 +24,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="group.field=A,B,...",
         help="sweep a field; several make a product; `;` between values that hold commas",
     )
-    parser.add_argument("--data", metavar="SPEC", help="pictures to learn from: the same as --data.spec")
+    parser.add_argument("--data", metavar="SPEC", help="images to learn from: the same as --data.spec")
     parser.add_argument("--out", type=path, required=True, metavar="DIR", help="folder of the cells, table and plot")
 
 

@@ -18,13 +18,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--protocols",
         action=Joined,
         metavar="NAME,...",
-        help="of knn, linear, linear-paper, lowshot, semi, transfer, ood, corruption, uncertainty, pictures (default: "
-        "the quick ones, which are knn, linear, ood, uncertainty, pictures and a short corruption)",
+        help="of knn, linear, linear-paper, lowshot, semi, transfer, ood, corruption, uncertainty, images (default: "
+        "the quick ones, which are knn, linear, ood, uncertainty, images and a short corruption)",
     )
     parser.add_argument("--suite", metavar="NAME", help="paper: all tasks of the paper that the data given allow")
-    parser.add_argument("--data", metavar="SPEC", help="pictures, labelled for most protocols (default: the run's)")
-    parser.add_argument("--test", metavar="SPEC", help="labelled test pictures, where --data has no split named test")
-    parser.add_argument("--ood", action=Joined, metavar="SPEC,...", help="out-of-distribution pictures")
+    parser.add_argument("--data", metavar="SPEC", help="images, labelled for most protocols (default: the run's)")
+    parser.add_argument("--test", metavar="SPEC", help="labelled test images, where --data has no split named test")
+    parser.add_argument("--ood", action=Joined, metavar="SPEC,...", help="out-of-distribution images")
     parser.add_argument(
         "--out",
         type=path,

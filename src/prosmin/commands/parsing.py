@@ -59,7 +59,7 @@ def recipe_name(text: str) -> str:
 
 
 def add_configuration(parser: argparse.ArgumentParser, *, data: str) -> None:
-    """The options --recipe or --config, and --data for what is done with the pictures."""
+    """The options --recipe or --config, and --data for what is done with the images."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--recipe",
@@ -68,7 +68,7 @@ def add_configuration(parser: argparse.ArgumentParser, *, data: str) -> None:
         help="one of `prosmin recipes`, or a file NAME.yaml (default: demo)",
     )
     source.add_argument("--config", type=path, metavar="FILE", help="a configuration file, such as a run's config.yaml")
-    parser.add_argument("--data", metavar="SPEC", help=f"pictures to {data}: the same as --data.spec")
+    parser.add_argument("--data", metavar="SPEC", help=f"images to {data}: the same as --data.spec")
 
 
 def with_data(fields: dict[str, str], data: str | None) -> dict[str, str]:

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
         begun = out / "config.yaml"
         file, options.recipe = (begun, None) if begun.is_file() else (None, "demo")
     config = configs.resolve(recipe=options.recipe, file=file, overrides=with_data(fields, options.data))
-    if not (out / "config.yaml").exists():  # a run that has finished needs its pictures no more
+    if not (out / "config.yaml").exists():  # a run that has finished needs its images no more
         check_folder(config.data.spec)
     from prosmin.training.pretrain import pretrain
 

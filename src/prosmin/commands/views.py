@@ -1,11 +1,11 @@
-"""`prosmin views`: a picture of the views that a step of training sees."""
+"""`prosmin views`: an image of the views that a step of training sees."""
 
 import argparse
 from pathlib import Path
 
 from prosmin.commands.parsing import add_configuration, check_folder, path, with_data
 
-LINE = "a picture of the views that a step of training sees"
+LINE = "an image of the views that a step of training sees"
 TAKES_FIELDS = True
 
 
@@ -20,7 +20,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
-    """Write the picture."""
+    """Write the image."""
     from prosmin import config as configs
 
     name = options.recipe or (str(options.config) if options.config else "demo")

@@ -42,10 +42,10 @@ def check_range(name: str, value: Range, low: float, high: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which pictures are learned from."""
+    """Which images are learned from."""
 
-    spec: str = option("photos", "training pictures: photos, folder:PATH, parquet:PATH, torchvision:NAME@ROOT, ...")
-    max_bad: float = option(0.01, "share of pictures that may be unreadable before the run stops")
+    spec: str = option("photos", "training images: photos, folder:PATH, parquet:PATH, torchvision:NAME@ROOT, ...")
+    max_bad: float = option(0.01, "share of images that may be unreadable before the run stops")
 
     def __post_init__(self) -> None:
         check_share("data.max_bad", self.max_bad)
@@ -53,13 +53,13 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewsConfig:
-    """The random views of every picture. Triples are for the first global, the second global and the local views."""
+    """The random views of every image. Triples are for the first global, the second global and the local views."""
 
     global_size: int = option(32, "side of the two global views in pixels")
     local_size: int = option(16, "side of the local views in pixels")
     local: int = option(2, "number of local views")
-    global_scale: Range = option((0.4, 1.0), "share of the picture's area a global view covers")
-    local_scale: Range = option((0.05, 0.4), "share of the picture's area a local view covers")
+    global_scale: Range = option((0.4, 1.0), "share of the image's area a global view covers")
+    local_scale: Range = option((0.05, 0.4), "share of the image's area a local view covers")
     ratio: Range = option((0.75, 4 / 3), "aspect ratio of a crop")
     interpolation: Literal["bilinear", "bicubic"] = option("bicubic", "filter of the resize, always antialiased")
     flip: float = option(0.5, "probability of a horizontal flip")
@@ -163,9 +163,9 @@ class OptimizerConfig:
 class TrainingConfig:
     """How long, how much at once, what is kept."""
 
-    epochs: int = option(20, "passes over the pictures")
+    epochs: int = option(20, "passes over the images")
     max_steps: int | None = option(None, "stop after this many steps; the schedules still run to `epochs`")
-    batch_size: int = option(256, "pictures a step over all processes")
+    batch_size: int = option(256, "images a step over all processes")
     seed: int = option(0, "every random number of the run follows from it")
     accumulate: int = option(1, "parts in which a process takes its share of a step: less memory, the same batch")
     checkpoint_every: int = option(200, "steps between checkpoints")
@@ -173,8 +173,8 @@ class TrainingConfig:
     keep: int = option(2, "checkpoints kept, the one with the best kNN not counted")
     log_every: int = option(10, "steps between lines of metrics.jsonl")
     logger: Literal["none", "tensorboard", "wandb"] = option("none", "where the lines of metrics.jsonl go besides")
-    knn_every: int | None = option(None, "steps between kNN on a held-out tenth of the labelled pictures; null: never")
-    knn_pictures: int = option(20000, "labelled pictures of that kNN at most; only with training.knn_every")
+    knn_every: int | None = option(None, "steps between kNN on a held-out tenth of the labelled images; null: never")
+    knn_pictures: int = option(20000, "labelled images of that kNN at most; only with training.knn_every")
     encoder: Literal["last", "best"] = option("last", "the encoder left at the end: the last, or that of the best kNN")
     on_collapse: Literal["warn", "stop"] = option(
         "warn", "what to do when the representation collapses or the loss runs away"

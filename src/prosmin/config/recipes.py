@@ -131,7 +131,7 @@ def resolve(
     if recipe and method not in sections and (sections or method != of_recipe):
         warnings.warn(
             f"the recipe {recipe} has no section for {method}: heads and loss are its defaults, which may suit "
-            "another size of network and pictures",
+            "another size of network and images",
             stacklevel=2,
         )
     return config

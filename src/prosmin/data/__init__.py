@@ -1,1 +1,1 @@
-"""Where pictures come from, how they are decoded, and the views the network sees."""
+"""Where images come from, how they are decoded, and the views the network sees."""

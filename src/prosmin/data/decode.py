@@ -1,8 +1,8 @@
-"""Encoded bytes in, an RGB picture out: uint8 (3, H, W), turned the way its EXIF orientation says.
+"""Encoded bytes in, an RGB image out: uint8 (3, H, W), turned the way its EXIF orientation says.
 
 JPEG, PNG and WebP go through torchvision's operators, which work outside Python's lock; every other format,
 and what they refuse, goes through Pillow. Both give the same pixels. Decisions: alpha is dropped, not
-blended; of an animation the first frame counts; 16-bit values are scaled to 8 bits; a picture of more than
+blended; of an animation the first frame counts; 16-bit values are scaled to 8 bits; an image of more than
 `MAX_PIXELS` is refused unread. Tensors lie in memory pixel by pixel, as decoders write them.
 """
 
@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 MAX_PIXELS = 89_000_000
-"""Largest picture that is decoded, in pixels: just below the size at which Pillow warns of a bomb."""
+"""Largest image that is decoded, in pixels: just below the size at which Pillow warns of a bomb."""
 
 JPEG_END = b"\xff\xd9"
 """The marker that ends a JPEG, which its data cannot hold."""
@@ -27,14 +27,14 @@ JPEG_TAIL = 4096
 """Bytes at the end of a file among which the marker is looked for: some programs write a little behind it."""
 
 MAX_SHORTER, MAX_LONGER = 512, 768
-"""Larger pictures are reduced until their sides fit. A view of some hundred pixels loses nothing by it, and
-since a batch is padded to its largest picture, one panorama must not set the size of all."""
+"""Larger images are reduced until their sides fit. A view of some hundred pixels loses nothing by it, and
+since a batch is padded to its largest image, one panorama must not set the size of all."""
 
 _RGB = 3  # torchvision.io.ImageReadMode.RGB, whose Python class warns from torchvision 0.29 on
 
 
 class PictureError(Exception):
-    """The bytes are no picture that can be decoded; the message is the reason, a few words."""
+    """The bytes are no image that can be decoded; the message is the reason, a few words."""
 
 
 class Header(NamedTuple):
@@ -48,7 +48,7 @@ class Header(NamedTuple):
 
 
 def decode(data: bytes) -> Tensor:
-    """The picture in `data`. Raises PictureError."""
+    """The image in `data`. Raises PictureError."""
     return _decode(data, read_header(data))
 
 
@@ -66,7 +66,7 @@ def _decode(data: bytes, header: Header) -> Tensor:
 
 
 def decode_bounded(data: bytes) -> Tensor:
-    """The picture in `data`, reduced as `bounded` does. Large JPEGs are not even decoded in full."""
+    """The image in `data`, reduced as `bounded` does. Large JPEGs are not even decoded in full."""
     header = read_header(data)
     _check_pixels(header.height, header.width)
     if header.kind == "jpeg" and min(header.height, header.width) > 0:
@@ -77,7 +77,7 @@ def decode_bounded(data: bytes) -> Tensor:
 
 
 def bounded(picture: Tensor) -> Tensor:
-    """The picture, reduced with antialiasing if its sides are above `MAX_SHORTER` and `MAX_LONGER`."""
+    """The image, reduced with antialiasing if its sides are above `MAX_SHORTER` and `MAX_LONGER`."""
     height, width = picture.shape[1:]
     size = bounded_size(height, width)
     if size == (height, width):
@@ -99,7 +99,7 @@ def bounded_size(height: int, width: int) -> tuple[int, int]:
 
 
 def decode_batch(data: Sequence[bytes], device: torch.device) -> list[Tensor | PictureError]:
-    """Each picture, or why there is none. On a GPU, nvJPEG decodes the plain JPEGs and leaves them there."""
+    """Each image, or why there is none. On a GPU, nvJPEG decodes the plain JPEGs and leaves them there."""
     results: list[Tensor | PictureError | None] = [None] * len(data)
     operator = _operator("decode_jpegs_cuda") if device.type == "cuda" else None
     fit = [i for i, item in enumerate(data) if _fits_nvjpeg(item)] if operator is not None else []
@@ -178,7 +178,7 @@ def _attempt(data: bytes) -> Tensor | PictureError:
 
 
 def _fits_nvjpeg(data: bytes) -> bool:
-    """A whole RGB or grey JPEG of sane size that need not be turned: nvJPEG does not turn pictures.
+    """A whole RGB or grey JPEG of sane size that need not be turned: nvJPEG does not turn images.
 
     Of a truncated one it fills the rest with grey and says nothing: a file without its end goes to the CPU's decoder.
     """
@@ -215,7 +215,7 @@ def _decode_with_pillow(data: bytes, *, draft: bool = False) -> Tensor:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise PictureError(f"above the limit of {MAX_PIXELS:,} pixels") from None
     except Image.UnidentifiedImageError:
-        raise PictureError("not a picture in any known format") from None
+        raise PictureError("not an image in any known format") from None
     except (PictureError, MemoryError):
         raise
     except Exception as error:  # Pillow's plugins leave with nearly anything when a file is damaged
@@ -245,7 +245,7 @@ def _as_tensor(data: bytes) -> Tensor:
 
 
 def _to_uint8(picture: Tensor) -> Tensor:
-    """16-bit values scaled so that 65,535 becomes 255; 8-bit pictures as they are."""
+    """16-bit values scaled so that 65,535 becomes 255; 8-bit images as they are."""
     if picture.dtype == torch.uint8:
         return picture
     wide = picture.to(torch.int32)

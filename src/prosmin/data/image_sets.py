@@ -19,26 +19,26 @@ from prosmin.errors import ProsminError
 from prosmin.machine import main_memory
 
 CHUNK = 64
-"""Pictures a worker takes at once: tiny ones are decoded faster than a task is handed over."""
+"""Images a worker takes at once: tiny ones are decoded faster than a task is handed over."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """N pictures; what lies below and right of a picture's own size is zero."""
+    """N images; what lies below and right of an image's own size is zero."""
 
     images: Tensor  # (N, 3, H, W) uint8
     sizes: Tensor  # (N, 2) int64: height, width
     labels: Tensor | None  # (N,) int64
     classes: tuple[str, ...]  # names of the labels; empty without labels
-    keys: tuple[str, ...]  # path or name of each picture
+    keys: tuple[str, ...]  # path or name of each image
     spec: str
-    bad: tuple[str, ...] = ()  # "key: reason" of each picture that was left out
+    bad: tuple[str, ...] = ()  # "key: reason" of each image that was left out
 
     def __len__(self) -> int:
         return len(self.images)
 
     def subset(self, indices: Tensor) -> "Pictures":
-        """The pictures at `indices` (int64, or a mask), in that order."""
+        """The images at `indices` (int64, or a mask), in that order."""
         where = indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices
         here = where.to(self.images.device)
         return dataclasses.replace(
@@ -50,7 +50,7 @@ class Pictures:
         )
 
     def to(self, device: torch.device | str) -> "Pictures":
-        """The same pictures with their tensors on `device`."""
+        """The same images with their tensors on `device`."""
         labels = None if self.labels is None else self.labels.to(device)
         return dataclasses.replace(self, images=self.images.to(device), sizes=self.sizes.to(device), labels=labels)
 
@@ -72,19 +72,19 @@ class TooLargeError(Exception):
 
 
 def load_pictures(spec: str, *, max_bad: float = 0.01) -> Pictures:
-    """Every picture of a source, decoded by all cores; unreadable ones are left out and named."""
+    """Every image of a source, decoded by all cores; unreadable ones are left out and named."""
     source = open_source(spec)
     try:
         return load_source(source, max_bad=max_bad, limit=main_memory() // 3)[0]
     except TooLargeError as error:
         raise ProsminError(
-            f"The pictures of {spec} would take {error.needed / 2**30:.0f} GiB decoded, more than a third "
+            f"The images of {spec} would take {error.needed / 2**30:.0f} GiB decoded, more than a third "
             "of the memory this process may use. Name fewer of them, for example a subfolder."
         ) from None
 
 
 def load_source(source: Source, *, max_bad: float, limit: int, option: str = "") -> tuple[Pictures, Tensor]:
-    """The decoded pictures and their places in the source (N,). Raises TooLargeError above `limit` bytes.
+    """The decoded images and their places in the source (N,). Raises TooLargeError above `limit` bytes.
 
     `option` is where the user allows more unreadable ones than `max_bad`, if there is such a place.
     """
@@ -118,7 +118,7 @@ def load_source(source: Source, *, max_bad: float, limit: int, option: str = "")
 
 
 def read_picture(source: Source, i: int) -> Tensor:
-    """Picture i of a source, decoded and of bounded size: uint8 (3, H, W). Raises PictureError."""
+    """Image i of a source, decoded and of bounded size: uint8 (3, H, W). Raises PictureError."""
     try:
         data = source.read(i)
     except OSError as error:
@@ -127,7 +127,7 @@ def read_picture(source: Source, i: int) -> Tensor:
 
 
 def pack(pictures: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Pictures (3, h, w) of any sizes as one tensor (N, 3, H, W) with zeros around, and the sizes (N, 2)."""
+    """Images (3, h, w) of any sizes as one tensor (N, 3, H, W) with zeros around, and the sizes (N, 2)."""
     sizes = torch.tensor([tuple(p.shape[1:]) for p in pictures])
     height, width = sizes.amax(0).tolist()
     if bool((sizes == sizes[0]).all()):
@@ -139,13 +139,13 @@ def pack(pictures: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def check_not_empty(source: Source) -> None:
-    """An error for a source without pictures."""
+    """An error for a source without images."""
     if len(source) == 0:
-        raise ProsminError(f"There are no pictures in {source.spec}.")
+        raise ProsminError(f"There are no images in {source.spec}.")
 
 
 def tell_left_out(spec: str, unreadable: Sequence[str]) -> None:
-    """Name the unreadable pictures that were left out, on stderr."""
+    """Name the unreadable images that were left out, on stderr."""
     if unreadable:
         print(f"left out of {spec}, since unreadable: {len(unreadable)}{_listed(unreadable)}", file=sys.stderr)
 
@@ -156,14 +156,14 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def check_readable(unreadable: list[str], *, total: int, max_bad: float, spec: str, option: str = "") -> None:
-    """An error with the list as soon as more than `max_bad` of all pictures, or every one, are unreadable.
+    """An error with the list as soon as more than `max_bad` of all images, or every one, are unreadable.
 
     `option` is where the user allows more, if there is such a place.
     """
     if unreadable and (len(unreadable) > max_bad * total or len(unreadable) == total):
         allow = f", or allow more with {option}" if option and len(unreadable) < total else ""
         raise ProsminError(
-            f"At least {len(unreadable)} of {total} pictures in {spec} cannot be read; "
+            f"At least {len(unreadable)} of {total} images in {spec} cannot be read; "
             f"a share of {max_bad:g} is allowed. Mend or remove them{allow}:{_listed(unreadable)}"
         )
 
@@ -176,7 +176,7 @@ def worker_count() -> int:
 
 
 def _decode_all(source: Source) -> Iterator[Tensor | PictureError]:
-    """Every picture in order, decoded by all cores."""
+    """Every image in order, decoded by all cores."""
     stop = threading.Event()
 
     def work(start: int) -> list[Tensor | PictureError]:
@@ -202,15 +202,15 @@ def _decode_all(source: Source) -> Iterator[Tensor | PictureError]:
 MAX_BAD = 0.01
 """The share of a set that may be unreadable, unless a run was told otherwise; it is left out."""
 HASHED = 8192
-"""Pictures whose hashes are under way at a time."""
+"""Images whose hashes are under way at a time."""
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """N pictures of one or more sources, read when they are asked for: a source itself."""
+    """N images of one or more sources, read when they are asked for: a source itself."""
 
     sources: tuple[Source, ...]
-    places: Tensor  # (N, 2) int64: which source, and the picture's number there
+    places: Tensor  # (N, 2) int64: which source, and the image's number there
     classes: tuple[str, ...]
     spec: str
     max_bad: float = MAX_BAD
@@ -219,12 +219,12 @@ class Streamed:
         return len(self.places)
 
     def key(self, i: int) -> str:
-        """Path or name of picture i."""
+        """Path or name of image i."""
         which, number = self.places[i].tolist()
         return self.sources[which].key(number)
 
     def read(self, i: int) -> bytes | Tensor:
-        """Picture i: encoded bytes, or uint8 (3, H, W). Raises OSError where it cannot be read."""
+        """Image i: encoded bytes, or uint8 (3, H, W). Raises OSError where it cannot be read."""
         which, number = self.places[i].tolist()
         return self.sources[which].read(number)
 
@@ -241,18 +241,18 @@ class Streamed:
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """Path or name of each picture."""
+        """Path or name of each image."""
         return tuple(self.sources[which].key(number) for which, number in self.places.tolist())
 
     def subset(self, indices: Tensor) -> "Streamed":
-        """The pictures at `indices` (int64, or a mask), in that order."""
+        """The images at `indices` (int64, or a mask), in that order."""
         return dataclasses.replace(self, places=self.places[indices.cpu()])
 
     def content_hash(self) -> str:
-        """32 hexadecimal digits that follow from the pictures' bytes alone, which are read for it, by all cores."""
+        """32 hexadecimal digits that follow from the images' bytes alone, which are read for it, by all cores."""
         digest = hashlib.blake2b(digest_size=16)
         with ThreadPoolExecutor(worker_count(), thread_name_prefix="prosmin-hash") as pool:
-            for start in range(0, len(self), HASHED):  # a task for each of a million pictures would fill the memory
+            for start in range(0, len(self), HASHED):  # a task for each of a million images would fill the memory
                 for own in pool.map(self._picture_hash, range(start, min(start + HASHED, len(self)))):
                     digest.update(own)
         return digest.hexdigest()
@@ -279,7 +279,7 @@ PictureSet = Pictures | Streamed
 
 
 def open_pictures(spec: str, *, limit: int | None = None, max_bad: float = MAX_BAD) -> PictureSet:
-    """The pictures of a SPEC: decoded, where that takes at most `limit` bytes (a third of main memory), else streamed.
+    """The images of a SPEC: decoded, where that takes at most `limit` bytes (a third of main memory), else streamed.
 
     Of decoded ones the unreadable are left out; which they are among streamed ones shows when they are read.
     """
@@ -291,7 +291,7 @@ def open_pictures(spec: str, *, limit: int | None = None, max_bad: float = MAX_B
 
 
 def streamed(sources: Sequence[Source], *, max_bad: float = MAX_BAD) -> Streamed:
-    """All pictures of sources that count the same classes, one source after the other."""
+    """All images of sources that count the same classes, one source after the other."""
     for source in sources:
         check_not_empty(source)
     places = [
@@ -313,13 +313,13 @@ def where_it_fits(pictures: PictureSet) -> PictureSet:
 
 
 def in_memory(pictures: PictureSet) -> Pictures:
-    """The set decoded, for the few pictures that a protocol looks at one by one."""
+    """The set decoded, for the few images that a protocol looks at one by one."""
     found = where_it_fits(pictures)
     if isinstance(found, Pictures):
         return found
     raise ProsminError(
-        f"{len(pictures)} pictures of {pictures.spec} would take more than a third of the memory of this machine "
-        "decoded. Name smaller pictures, or fewer of them, for example a subfolder."
+        f"{len(pictures)} images of {pictures.spec} would take more than a third of the memory of this machine "
+        "decoded. Name smaller images, or fewer of them, for example a subfolder."
     )
 
 
@@ -349,5 +349,5 @@ def joined(parts: Sequence[Pictures]) -> Pictures:
 
 
 def memory_limit() -> int:
-    """Bytes that decoded pictures may take: packing needs them twice for a moment."""
+    """Bytes that decoded images may take: packing needs them twice for a moment."""
     return main_memory() // 3

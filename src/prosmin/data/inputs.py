@@ -1,4 +1,4 @@
-"""Pictures as a person gives them in Python: tensors, arrays, Pillow pictures, bytes, paths, a folder, a SPEC."""
+"""Images as a person gives them in Python: tensors, arrays, Pillow images, bytes, paths, a folder, a SPEC."""
 
 import os
 import threading
@@ -21,23 +21,23 @@ from prosmin.data.unreadable import Noting
 from prosmin.errors import ProsminError, UsageError
 
 Encoded = bytes | bytearray | memoryview
-"""What a picture's file holds, as a web service receives it."""
+"""What an image's file holds, as a web service receives it."""
 Picture = Tensor | Image.Image | str | os.PathLike[str] | bytes
 Images = Pictures | Picture | Encoded | np.ndarray | Iterable[Picture | Encoded | np.ndarray]
 """What an encoder takes; `open_images` says how each is read."""
 
 _ALLOWED = (
-    "uint8 tensors (N, 3, H, W) or (3, H, W), uint8 arrays (N, H, W, 3) or (H, W, 3), Pillow pictures, "
-    "the bytes of a file, paths, a list of these, a folder, a SPEC such as photos@test, or Pictures"
+    "uint8 tensors (N, 3, H, W) or (3, H, W), uint8 arrays (N, H, W, 3) or (H, W, 3), Pillow images, "
+    "the bytes of a file, paths, a list of these, a folder, a SPEC such as photos@test, or Images"
 )
 
 
 @dataclass(frozen=True)
 class Handful:
-    """Single pictures as a source: paths, encoded bytes, Pillow pictures and tensors (3, H, W)."""
+    """Single images as a source: paths, encoded bytes, Pillow images and tensors (3, H, W)."""
 
     items: tuple[Picture, ...]
-    spec: str = "the pictures given"
+    spec: str = "the images given"
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -48,7 +48,7 @@ class Handful:
     def key(self, i: int) -> str:
         """The path, or the place among those given."""
         item = self.items[i]
-        return os.fspath(item) if isinstance(item, str | os.PathLike) else f"picture {i}"
+        return os.fspath(item) if isinstance(item, str | os.PathLike) else f"image {i}"
 
     def read(self, i: int) -> bytes | Tensor:
         """The file's bytes, or uint8 (3, H, W). Raises OSError or PictureError where it cannot be read."""
@@ -69,11 +69,11 @@ class Handful:
 
 
 def open_images(images: Images) -> Pictures | Source:
-    """What was given as decoded pictures or as a source.
+    """What was given as decoded images or as a source.
 
     A text is a SPEC if it begins like one (`photos`, `photos@test`, `folder:PATH`, ...), else a path: a folder of your
     own with the name `photos` is written `./photos`, or given as a Path. In a list every text is a path. A folder
-    counts as `folder:PATH` does: all pictures below it in the order of their paths, `train` where it has splits.
+    counts as `folder:PATH` does: all images below it in the order of their paths, `train` where it has splits.
     """
     if isinstance(images, Pictures):
         return images
@@ -96,26 +96,26 @@ def open_images(images: Images) -> Pictures | Source:
     _refuse_open_file(images, "Pictures")
     if isinstance(images, set | frozenset | Mapping):
         raise ProsminError(
-            f"Pictures came as {type(images).__name__}; rows come in the order of the pictures, so give a list"
+            f"Images came as {type(images).__name__}; rows come in the order of the images, so give a list"
             f"{', such as list(pictures.values())' if isinstance(images, Mapping) else ''}."
         )
     if not isinstance(images, Iterable):
-        raise ProsminError(f"Pictures came as {type(images).__name__}; allowed: {_ALLOWED}.")
-    items = tuple(_of_a_list(item, f"Picture {i} of the list") for i, item in enumerate(images))
+        raise ProsminError(f"Images came as {type(images).__name__}; allowed: {_ALLOWED}.")
+    items = tuple(_of_a_list(item, f"Image {i} of the list") for i, item in enumerate(images))
     if not items:
-        raise ProsminError("The list of pictures is empty; allowed: 1 picture or more.")
+        raise ProsminError("The list of images is empty; allowed: 1 image or more.")
     return Handful(items)
 
 
 def picture_batches(
     given: Pictures | Source, *, size: int, device: torch.device, max_bad: float = 0.0
 ) -> Iterator[Batch]:
-    """All pictures in their order, `size` at a time, on the device.
+    """All images in their order, `size` at a time, on the device.
 
     An unreadable one is an error, since every row is wanted; with `max_bad` up to that share is left out.
     """
     if len(given) == 0:
-        raise ProsminError(f"There are no pictures in {given.spec}.")
+        raise ProsminError(f"There are no images in {given.spec}.")
     if isinstance(given, Pictures):
         for start in range(0, len(given), size):
             chunk = slice(start, start + size)
@@ -141,7 +141,7 @@ def picture_batches(
 
 
 def _of_a_list(item: Any, what: str) -> Picture:
-    """One picture of several; `what` names it where it is refused."""
+    """One image of several; `what` names it where it is refused."""
     if isinstance(item, np.ndarray):
         item = _from_array(item, what)
     if isinstance(item, Encoded):
@@ -164,7 +164,7 @@ def _check_named(path: str | os.PathLike[str], what: str) -> None:
 
 
 def _refuse_open_file(given: Any, what: str) -> None:
-    """What it holds depends on where it stands, and its lines would be taken for pictures."""
+    """What it holds depends on where it stands, and its lines would be taken for images."""
     if hasattr(given, "read"):
         raise ProsminError(f"{what} came as {type(given).__name__}, an open file; give its bytes: .read().")
 
@@ -181,7 +181,7 @@ def _from_tensor(images: Tensor) -> Pictures | Handful:
     whole = images[None] if images.ndim == 3 else images
     if whole.ndim != 4 or whole.shape[1] != 3 or whole.dtype != torch.uint8 or 0 in whole.shape:
         raise ProsminError(
-            f"Pictures came as {images.dtype} {tuple(images.shape)}; allowed: uint8 (N, 3, H, W) with N of 1 or more, "
+            f"Images came as {images.dtype} {tuple(images.shape)}; allowed: uint8 (N, 3, H, W) with N of 1 or more, "
             "or (3, H, W), such as torchvision.io.decode_image gives."
         )
     height, width = whole.shape[2:]
@@ -192,8 +192,8 @@ def _from_tensor(images: Tensor) -> Pictures | Handful:
         sizes=torch.tensor([height, width]).expand(len(whole), 2),
         labels=None,
         classes=(),
-        keys=tuple(f"picture {i}" for i in range(len(whole))),
-        spec="the pictures given",
+        keys=tuple(f"image {i}" for i in range(len(whole))),
+        spec="the images given",
     )
 
 

@@ -1,4 +1,4 @@
-"""Which pictures a step sees: a function of seed, step and position alone."""
+"""Which images a step sees: a function of seed, step and position alone."""
 
 import torch
 from torch import Tensor

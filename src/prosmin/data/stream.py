@@ -1,9 +1,9 @@
-"""Pictures for training, by number and always ready: whole on the device, or streamed.
+"""Images for training, by number and always ready: whole on the device, or streamed.
 
-A set whose decoded pictures fit under a limit is decoded once and lives on the device as one uint8 tensor.
+A set whose decoded images fit under a limit is decoded once and lives on the device as one uint8 tensor.
 A larger one is read and decoded by threads (the decoders work outside Python's lock) into pinned, padded
 batches, some batches ahead of the one in use, and copied to the device beside the running computation. Both
-give the same pictures for the same order: an unreadable picture is replaced by the next one that can be
+give the same images for the same order: an unreadable image is replaced by the next one that can be
 read.
 """
 
@@ -51,35 +51,35 @@ STRIDE = 128
 """Sides of streamed batches are multiples of it, so that compiled views meet few shapes."""
 
 MORE_BAD = "--data.max_bad SHARE"
-"""Where whoever trains allows more unreadable pictures."""
+"""Where whoever trains allows more unreadable images."""
 
 
 class Batch(NamedTuple):
-    """b pictures on the device."""
+    """b images on the device."""
 
-    images: Tensor  # (b, 3, H, W) uint8, zero below and right of each picture
+    images: Tensor  # (b, 3, H, W) uint8, zero below and right of each image
     sizes: Tensor  # (b, 2) int64: height, width
-    index: Tensor  # type: ignore[assignment]  # (b,) int64 on the CPU: each picture's own number
+    index: Tensor  # type: ignore[assignment]  # (b,) int64 on the CPU: each image's own number
 
 
 class Feed(Protocol):
-    """Pictures in any order."""
+    """Images in any order."""
 
     @property
     def bad(self) -> list[str]:
-        """ "key: reason" of each picture found unreadable so far."""
+        """ "key: reason" of each image found unreadable so far."""
 
     @property
     def labels(self) -> Tensor | None:
-        """(N,) int64 on the CPU, by picture number; None where there are none."""
+        """(N,) int64 on the CPU, by image number; None where there are none."""
 
     def __len__(self) -> int: ...
 
     def key(self, i: int) -> str:
-        """Path or name of picture i."""
+        """Path or name of image i."""
 
     def batches(self, orders: Iterable[Tensor]) -> Iterator[Batch]:
-        """One batch for each order, an int64 tensor of picture numbers."""
+        """One batch for each order, an int64 tensor of image numbers."""
 
 
 def open_feed(
@@ -90,14 +90,14 @@ def open_feed(
     memory_limit: int = MEMORY_LIMIT,
     nvjpeg: bool = False,
 ) -> Feed:
-    """The pictures of a SPEC, on the device whole if they take at most `memory_limit` bytes, else streamed.
+    """The images of a SPEC, on the device whole if they take at most `memory_limit` bytes, else streamed.
 
     With `nvjpeg` the GPU decodes the JPEGs of a stream: for machines with few CPU cores beside it.
     """
     source = open_source(spec)
     check_not_empty(source)
     device = torch.device(device)
-    limit = min(memory_limit, main_memory() // 3)  # packing needs the pictures twice for a moment
+    limit = min(memory_limit, main_memory() // 3)  # packing needs the images twice for a moment
     try:
         pictures, places = load_source(source, max_bad=max_bad, limit=limit, option=MORE_BAD)
     except TooLargeError:
@@ -112,30 +112,30 @@ class MemoryFeed:
         self.pictures = pictures
         self._source = source
         total = len(source)
-        # the row shown for number i: its own, or that of the next readable picture, cyclically
+        # the row shown for number i: its own, or that of the next readable image, cyclically
         following = torch.searchsorted(places, torch.arange(total))
         self._row = following % len(places)
         self._place = places
 
     @property
     def bad(self) -> list[str]:
-        """ "key: reason" of each unreadable picture."""
+        """ "key: reason" of each unreadable image."""
         return list(self.pictures.bad)
 
     @property
     def labels(self) -> Tensor | None:
-        """(N,) int64 on the CPU, by picture number; None where there are none."""
+        """(N,) int64 on the CPU, by image number; None where there are none."""
         return self._source.labels
 
     def __len__(self) -> int:
         return len(self._row)
 
     def key(self, i: int) -> str:
-        """Path or name of picture i."""
+        """Path or name of image i."""
         return self._source.key(i)
 
     def batches(self, orders: Iterable[Tensor]) -> Iterator[Batch]:
-        """One batch for each order, an int64 tensor of picture numbers."""
+        """One batch for each order, an int64 tensor of image numbers."""
         for order in orders:
             rows = self._row[order.cpu()]
             # From memory that is not pinned the copy would wait until the device has done all that is in its queue.
@@ -153,7 +153,7 @@ class StreamFeed:
         self._source = source
         self._device = device
         self._max_bad = max_bad
-        self._option = option  # where the user allows more unreadable pictures, if there is such a place
+        self._option = option  # where the user allows more unreadable images, if there is such a place
         # One stream for all copies: the allocator keeps freed memory apart for every stream.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._decoding = torch.cuda.Stream(device) if nvjpeg and device.type == "cuda" else None
@@ -163,24 +163,24 @@ class StreamFeed:
 
     @property
     def bad(self) -> list[str]:
-        """ "key: reason" of each picture found unreadable so far, in the order of the source."""
+        """ "key: reason" of each image found unreadable so far, in the order of the source."""
         with self._lock:
             return [reason for _, reason in sorted(self._bad.items())]
 
     @property
     def labels(self) -> Tensor | None:
-        """(N,) int64 on the CPU, by picture number; None where there are none."""
+        """(N,) int64 on the CPU, by image number; None where there are none."""
         return self._source.labels
 
     def __len__(self) -> int:
         return len(self._source)
 
     def key(self, i: int) -> str:
-        """Path or name of picture i."""
+        """Path or name of image i."""
         return self._source.key(i)
 
     def batches(self, orders: Iterable[Tensor]) -> Iterator[Batch]:
-        """One batch for each order, an int64 tensor of picture numbers, decoded ahead of its use."""
+        """One batch for each order, an int64 tensor of image numbers, decoded ahead of its use."""
         stop = threading.Event()
         # Two batches are put together at a time: while one is packed, the decoders work on the next.
         workers = ThreadPoolExecutor(max_workers=worker_count(), thread_name_prefix="prosmin-decode")
@@ -191,7 +191,7 @@ class StreamFeed:
         patience = sys.getswitchinterval()
         if self._stream is not None:
             # The thread that feeds a GPU holds Python's lock nearly always, also while it waits for room in the GPU's
-            # queue: a decoder that needs the lock for a moment would wait 5 ms for it, several times a picture.
+            # queue: a decoder that needs the lock for a moment would wait 5 ms for it, several times an image.
             sys.setswitchinterval(SWITCH)
         try:
             while True:
@@ -211,14 +211,14 @@ class StreamFeed:
             packers.shutdown(wait=True)
 
     def _pack(self, numbers: list[int], workers: ThreadPoolExecutor, stop: threading.Event) -> "_Packed":
-        """Reads, decodes and pads the pictures of one order, and starts their copy to the device."""
-        step = max(1, len(numbers) // (2 * worker_count()))  # pictures a task; other batches' tasks fill what is idle
+        """Reads, decodes and pads the images of one order, and starts their copy to the device."""
+        step = max(1, len(numbers) // (2 * worker_count()))  # images a task; other batches' tasks fill what is idle
         starts = range(0, len(numbers), step)
         if self._stream is not None and self._decoding is not None:
             read = workers.map(lambda start: self._read_part(numbers[start : start + step], stop), starts)
             data = [item for part in read for item in part]
             return self._decode_on_device(numbers, data, self._decoding, self._stream)
-        # Most batches fit where the last one did: a picture is laid there as soon as it is decoded, fresh in the cache.
+        # Most batches fit where the last one did: an image is laid there as soon as it is decoded, fresh in the cache.
         canvas = self._new_canvas(len(numbers), self._canvas)
         pages = self._pages(canvas)
         parts = workers.map(
@@ -241,7 +241,7 @@ class StreamFeed:
         if self._stream is None:
             return _Packed(Batch(canvas, sizes, index), None)
         with torch.cuda.stream(self._stream):
-            # The device clears what lies around the pictures: its memory is quicker than the decoders'.
+            # The device clears what lies around the images: its memory is quicker than the decoders'.
             there = sizes.pin_memory().to(self._device, non_blocking=True)
             images = canvas.to(self._device, non_blocking=True).permute(0, 3, 1, 2).contiguous()
             return _Packed(Batch(clear_around(images, there), there, index), self._stream.record_event())
@@ -257,7 +257,7 @@ class StreamFeed:
         return canvas.numpy().transpose(0, 2, 3, 1) if self._stream is None else canvas.numpy()
 
     def _laid(self, page: NDArray[np.uint8], number: int, picture: Tensor) -> "_Laid":
-        """Lay the picture (3, h, w) on its page (H, W, 3), if it fits."""
+        """Lay the image (3, h, w) on its page (H, W, 3), if it fits."""
         pixels = picture.numpy().transpose(1, 2, 0)
         height, width = pixels.shape[:2]
         if height > page.shape[0] or width > page.shape[1]:
@@ -280,7 +280,7 @@ class StreamFeed:
         ]
 
     def _find(self, number: int) -> tuple[int, Tensor]:
-        """The first readable picture from `number` on, cyclically, and its own number."""
+        """The first readable image from `number` on, cyclically, and its own number."""
         for _ in range(len(self._source)):
             if number not in self._bad:
                 try:
@@ -288,10 +288,10 @@ class StreamFeed:
                 except PictureError as reason:
                     self._note(number, reason)
             number = (number + 1) % len(self._source)
-        raise ProsminError(f"None of the pictures of {self._source.spec} can be read.")
+        raise ProsminError(f"None of the images of {self._source.spec} can be read.")
 
     def _note(self, number: int, reason: PictureError) -> None:
-        """Remembers an unreadable picture; an error when there are too many, and when there is no other."""
+        """Remembers an unreadable image; an error when there are too many, and when there is no other."""
         with self._lock:
             self._bad[number] = f"{self._source.key(number)}: {reason}"
             bad = list(self._bad.values())
@@ -355,7 +355,7 @@ class _Packed(NamedTuple):
 
 
 class _Laid(NamedTuple):
-    """A picture that was decoded, and laid on its page where that has room for it."""
+    """An image that was decoded, and laid on its page where that has room for it."""
 
     number: int
     size: tuple[int, int]
@@ -381,7 +381,7 @@ def _await_room(in_use: "deque[torch.cuda.Event]", device: torch.device) -> None
 
 
 def padded(sizes: Tensor) -> tuple[int, int]:
-    """Height and width of a batch of pictures of these sizes (b, 2); small ones stay as they are."""
+    """Height and width of a batch of images of these sizes (b, 2); small ones stay as they are."""
     height, width = sizes.amax(0).tolist()
     if max(height, width) <= STRIDE:
         return height, width
@@ -389,13 +389,13 @@ def padded(sizes: Tensor) -> tuple[int, int]:
 
 
 def lay(page: NDArray[np.uint8], picture: NDArray[np.uint8]) -> None:
-    """The picture (h, w, 3) in the upper left corner of its page (H, W, 3); in the rest what was there."""
+    """The image (h, w, 3) in the upper left corner of its page (H, W, 3); in the rest what was there."""
     height, width = picture.shape[:2]
     page[:height, :width] = picture
 
 
 def clear_around(images: Tensor, sizes: Tensor) -> Tensor:
-    """Zeros below and right of each picture, in place: (b, 3, H, W), (b, 2)."""
+    """Zeros below and right of each image, in place: (b, 3, H, W), (b, 2)."""
     below, right = (
         torch.arange(side, device=images.device) >= size[:, None]
         for side, size in zip(images.shape[2:], sizes.unbind(1), strict=True)

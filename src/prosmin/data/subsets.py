@@ -11,7 +11,7 @@ from prosmin.randomness import generator
 
 
 def groups_of(keys: Sequence[str], spec: str) -> Tensor | None:
-    """The number of each picture's group, from 0 on, (N,); None where every picture stands for itself."""
+    """The number of each image's group, from 0 on, (N,); None where every image stands for itself."""
     if spec.partition("@")[0] != "photos":
         return None
     numbers: dict[str, int] = {}
@@ -19,11 +19,11 @@ def groups_of(keys: Sequence[str], spec: str) -> Tensor | None:
 
 
 def deal_folds(labels: Tensor, count: int, *, seed: int, groups: Tensor | None = None) -> Tensor:
-    """A fold number from 0 to count - 1 for each picture, every class dealt out evenly: (N,) -> (N,).
+    """A fold number from 0 to count - 1 for each image, every class dealt out evenly: (N,) -> (N,).
 
-    The pictures, grouped by class and shuffled within, are dealt one after another: fold sizes differ by at
-    most one, in total and within a class. A class with one picture keeps it in training: its fold is -1.
-    With `groups` (N,), numbers of pictures of one class that stay together, the groups are dealt in that way.
+    The images, grouped by class and shuffled within, are dealt one after another: fold sizes differ by at
+    most one, in total and within a class. A class with one image keeps it in training: its fold is -1.
+    With `groups` (N,), numbers of images of one class that stay together, the groups are dealt in that way.
     """
     if groups is not None:
         numbers, group = torch.unique(groups.to(labels.device), return_inverse=True)
@@ -40,17 +40,17 @@ def deal_folds(labels: Tensor, count: int, *, seed: int, groups: Tensor | None =
 
 
 def held_out_tenth(labels: Tensor, *, seed: int, groups: Tensor | None = None) -> Tensor:
-    """True for the tenth of the pictures, fixed by the seed, on which choices are made: (N,) -> (N,) mask."""
+    """True for the tenth of the images, fixed by the seed, on which choices are made: (N,) -> (N,) mask."""
     if len(labels) < 10:
         raise ProsminError(
-            f"Choices are made on a tenth of the training pictures; of {len(labels)} there is none. "
+            f"Choices are made on a tenth of the training images; of {len(labels)} there is none. "
             "Allowed: 10 or more, better some hundreds."
         )
     return deal_folds(labels, 10, seed=seed, groups=groups) == 0
 
 
 def balanced_subset(labels: Tensor, share: float, *, seed: int) -> Tensor:
-    """Indices, rising, of round(share * N) pictures, equally many of each class where class sizes allow.
+    """Indices, rising, of round(share * N) images, equally many of each class where class sizes allow.
 
     For one seed a smaller share is a subset of a larger one.
     """
@@ -63,7 +63,7 @@ def balanced_subset(labels: Tensor, share: float, *, seed: int) -> Tensor:
             f"allowed: at least one label a class."
         )
     order, rank, _ = _shuffled_by_class(labels, seed, "balanced subset")
-    # Every class gives its first picture, then its second, ...: small classes run out and the others go on.
+    # Every class gives its first image, then its second, ...: small classes run out and the others go on.
     # They take turns in a shuffled order, so that the last round, cut short, favours no class.
     _, class_of = torch.unique(labels.cpu()[order], return_inverse=True)
     turn = torch.randperm(classes, generator=generator(seed, 0, "balanced subset: turns"))[class_of]

@@ -1,4 +1,4 @@
-"""A source whose unreadable pictures are noted by number, with a blank in their place, for whoever needs every row."""
+"""A source whose unreadable images are noted by number, with a blank in their place, for whoever needs every row."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ from prosmin.data.sources import Source
 
 @dataclass(frozen=True)
 class Noting:
-    """Pictures decoded where they are read. Safe from several threads: a number is noted by whoever reads it."""
+    """Images decoded where they are read. Safe from several threads: a number is noted by whoever reads it."""
 
     source: Source
     unreadable: dict[int, str] = field(default_factory=dict)  # number -> reason
@@ -36,11 +36,11 @@ class Noting:
         return len(self.source)
 
     def key(self, i: int) -> str:
-        """Path or name of picture i."""
+        """Path or name of image i."""
         return self.source.key(i)
 
     def read(self, i: int) -> Tensor:
-        """Picture i, uint8 (3, H, W); a single black pixel where it cannot be read."""
+        """Image i, uint8 (3, H, W); a single black pixel where it cannot be read."""
         try:
             return read_picture(self.source, i)
         except PictureError as reason:
@@ -48,9 +48,9 @@ class Noting:
             return torch.zeros(3, 1, 1, dtype=torch.uint8)
 
     def lines(self) -> list[str]:
-        """ "key: reason" of each picture found unreadable so far, in the order of the source."""
+        """ "key: reason" of each image found unreadable so far, in the order of the source."""
         return [f"{self.key(i)}: {reason}" for i, reason in sorted(self.unreadable.copy().items())]
 
     def readable(self, numbers: Tensor) -> Tensor:
-        """Which of these pictures, already read, are no blanks: (n,) -> (n,) bool."""
+        """Which of these images, already read, are no blanks: (n,) -> (n,) bool."""
         return torch.tensor([i not in self.unreadable for i in numbers.tolist()], dtype=torch.bool)

@@ -1,7 +1,7 @@
-"""The views of a batch of pictures, made where the pictures are: crop, flip, colour, blur, normalise.
+"""The views of a batch of images, made where the images are: crop, flip, colour, blur, normalise.
 
-Every picture and view has its own parameters. They follow from (seed, step, position, view) alone: `draw`
-makes the uniform numbers, `render` turns pictures and numbers into views. `render` asks a GPU nothing and,
+Every image and view has its own parameters. They follow from (seed, step, position, view) alone: `draw`
+makes the uniform numbers, `render` turns images and numbers into views. `render` asks a GPU nothing and,
 compiled, has no shape that depends on data: one graph serves every step.
 """
 
@@ -52,10 +52,10 @@ class _Group(NamedTuple):
 
 
 def make_views(images: Tensor, sizes: Tensor, config: ViewsConfig, *, seed: int, step: int, positions: Tensor) -> Views:
-    """Two global and `config.local` local views of each picture.
+    """Two global and `config.local` local views of each image.
 
     images (B, 3, H, W) uint8, padded at the bottom and on the right; sizes (B, 2): the true heights and
-    widths; positions (B,): the pictures' places in the global batch.
+    widths; positions (B,): the images' places in the global batch.
     """
 
     def uniform(purpose: str, count: int) -> Tensor:
@@ -65,7 +65,7 @@ def make_views(images: Tensor, sizes: Tensor, config: ViewsConfig, *, seed: int,
 
 
 def draw(config: ViewsConfig, uniform: Callable[[str, int], Tensor]) -> Draws:
-    """The numbers that decide the views of a step's pictures; `uniform` draws so many for each, for a purpose."""
+    """The numbers that decide the views of a step's images; `uniform` draws so many for each, for a purpose."""
     each = sum(_NUMBERS)
 
     def numbers(purpose: str, views: int) -> Tensor:
@@ -107,7 +107,7 @@ def _cpu_blocks(images: Tensor, config: ViewsConfig) -> int:
 
 
 def _render_block(images: Tensor, sizes: Tensor, config: ViewsConfig, draws: Draws) -> Views:
-    """Global and local views of some of the pictures."""
+    """Global and local views of some of the images."""
     first, second, local = zip(config.blur, config.solarise, strict=True)
     large = _Group(config.global_size, config.global_scale, (first[0], second[0]), (first[1], second[1]))
     global_views = _render_group(images, sizes, config, large, draws.global_views)

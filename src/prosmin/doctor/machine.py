@@ -166,7 +166,7 @@ def _decode_on_gpu(data: bytes, device: "torch.device") -> None:
     encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     (decoded,) = torch.ops.image.decode_jpegs_cuda([encoded], 3, device)
     if decoded.device.type != "cuda":
-        raise RuntimeError(f"the picture came back on {decoded.device}")
+        raise RuntimeError(f"the image came back on {decoded.device}")
 
 
 TOLD = (

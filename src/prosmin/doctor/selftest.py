@@ -85,7 +85,7 @@ def check_method() -> str:
 
 
 def check_decoding() -> str:
-    """A picture through JPEG and back."""
+    """An image through JPEG and back."""
     import torch
 
     from prosmin.data.decode import decode

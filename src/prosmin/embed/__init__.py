@@ -1,4 +1,4 @@
-"""`prosmin embed`: every picture of a set as a row of one Parquet file, in parts that survive a kill."""
+"""`prosmin embed`: every image of a set as a row of one Parquet file, in parts that survive a kill."""
 
 from prosmin.embed.run import embed
 

@@ -79,7 +79,7 @@ def this_process(environment: Mapping[str, str], helpers: Helpers) -> Process:
 
 
 class PartMarks:
-    """By the files of a part's own pictures, whose names the settings hold; elsewhere by those of the whole source."""
+    """By the files of a part's own images, whose names the settings hold; elsewhere by those of the whole source."""
 
     def __init__(self, source: Noting, *, times: bool) -> None:
         opened = source.source
@@ -87,7 +87,7 @@ class PartMarks:
         self._whole = "" if self._folder else files_mark(source.spec, times=times) or ""
 
     def __call__(self, numbers: Tensor) -> str:
-        """A few letters that are others when a file of these pictures is another; empty for a published set."""
+        """A few letters that are others when a file of these images is another; empty for a published set."""
         if self._folder is None:
             return self._whole
         paths = (os.path.join(self._folder.root, self._folder.names[i]) for i in numbers.tolist())
@@ -103,18 +103,18 @@ def _state(path: str, *, times: bool) -> str:
 
 
 PART = 512
-"""Pictures in a part: what a kill can cost a process."""
+"""Images in a part: what a kill can cost a process."""
 
 SETTINGS = "settings.json"
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The files of some pictures."""
+    """The files of some images."""
 
     folder: Path
     name: str  # such as part-{:05d}.parquet
-    numbers: Tensor  # (N,): the pictures' numbers in their source
+    numbers: Tensor  # (N,): the images' numbers in their source
 
     def __len__(self) -> int:
         return -(-len(self.numbers) // PART)
@@ -124,7 +124,7 @@ class Parts:
         return self.folder / self.name.format(i)
 
     def pictures(self, i: int) -> Tensor:
-        """The numbers of the pictures of part i."""
+        """The numbers of the images of part i."""
         return self.numbers[i * PART : (i + 1) * PART]
 
     def own(self, process: Process) -> range:

@@ -23,7 +23,7 @@ from prosmin.randomness import generator
 
 
 def own_groups(source: Noting, belonging: Noting, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Groups of the reference's pictures with these numbers (M,), and of all pictures of a set (N,), -1: of none."""
+    """Groups of the reference's images with these numbers (M,), and of all images of a set (N,), -1: of none."""
     known: dict[str, int] = {}
     groups = [known.setdefault(name, len(known)) for name in _names(belonging, numbers.tolist())]
     own = [known.get(name, -1) for name in _names(source, range(len(source)))]
@@ -31,9 +31,9 @@ def own_groups(source: Noting, belonging: Noting, numbers: Tensor) -> tuple[Tens
 
 
 def _names(source: Noting, numbers: list[int] | range) -> list[str]:
-    """What makes pictures the same: the path of a file; elsewhere the SPEC and the number.
+    """What makes images the same: the path of a file; elsewhere the SPEC and the number.
 
-    Patches of the embedded photographs overlap within a block of theirs: the whole block is one picture.
+    Patches of the embedded photographs overlap within a block of theirs: the whole block is one image.
     """
     opened = source.source
     if isinstance(opened, photos.PhotosSource):
@@ -46,10 +46,10 @@ def _names(source: Noting, numbers: list[int] | range) -> list[str]:
 
 
 MOST = 50_000
-"""Pictures of the reference that are used, chosen at random: a bank of this size fits everywhere."""
+"""Images of the reference that are used, chosen at random: a bank of this size fits everywhere."""
 
 JUDGED = 5_000
-"""Pictures of the bank that are measured against the others, chosen at random: more would move no threshold."""
+"""Images of the bank that are measured against the others, chosen at random: more would move no threshold."""
 
 FALSE_ALARMS = 0.05
 """The rate where none was asked for, if the reference can tell it."""
@@ -58,7 +58,7 @@ _SIMILARITIES = 2**25  # held at once: 128 MiB in float32
 
 
 class Measured(NamedTuple):
-    """Of N pictures: which of the bank is the nearest, how far it is, and how far the k-th nearest is: the score."""
+    """Of N images: which of the bank is the nearest, how far it is, and how far the k-th nearest is: the score."""
 
     nearest: Tensor
     near: Tensor
@@ -67,9 +67,9 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """The bank with its k, number and group of each of its rows (M,), and the scores (n,) of its own pictures, rising.
+    """The bank with its k, number and group of each of its rows (M,), and the scores (n,) of its own images, rising.
 
-    A picture is never compared with the rows of its own group: with itself.
+    An image is never compared with the rows of its own group: with itself.
     """
 
     distance: KnnDistance
@@ -78,15 +78,15 @@ class Reference:
     scores: Tensor
 
     def measure(self, features: Tensor, own: Tensor | None = None) -> Measured:
-        """The nearest picture of the bank by its number in the source, and the distances: (N, D) -> (N,) each.
+        """The nearest image of the bank by its number in the source, and the distances: (N, D) -> (N,) each.
 
-        `own` (N,) are the groups of the pictures, which are passed over; -1 where a picture is not of the reference.
+        `own` (N,) are the groups of the images, which are passed over; -1 where an image is not of the reference.
         """
         found = _measure(self.distance, features, self.groups, own)
         return found._replace(nearest=self.numbers[found.nearest])
 
     def threshold(self, false_alarms: float) -> float:
-        """A new picture of the same kind scores above it with a chance of at most `false_alarms`.
+        """A new image of the same kind scores above it with a chance of at most `false_alarms`.
 
         Among n + 1 exchangeable scores the new one has every rank alike: the threshold is the r-th smallest of the n,
         r = ceil((n + 1) (1 - false_alarms)).
@@ -105,17 +105,17 @@ class Reference:
 
 
 def choose(source: Source) -> Tensor:
-    """The numbers of the reference's pictures that are used, rising: all, or `MOST` of them."""
+    """The numbers of the reference's images that are used, rising: all, or `MOST` of them."""
     if len(source) <= MOST:
         return torch.arange(len(source))
     return torch.randperm(len(source), generator=generator(0, 0, "reference"))[:MOST].sort().values
 
 
 def check_size(count: int, spec: str) -> None:
-    """An error where so few pictures make no reference."""
+    """An error where so few images make no reference."""
     if count < LEAST_REFERENCE:
         raise ProsminError(
-            f"The reference {spec} has {count} readable pictures; allowed: {LEAST_REFERENCE} or more. "
+            f"The reference {spec} has {count} readable images; allowed: {LEAST_REFERENCE} or more. "
             "Name more with --reference, or do without a score: --reference none."
         )
 
@@ -129,15 +129,15 @@ def possible_rate(count: int, asked: float | None) -> float:
         return 1 / (count + 1)
     least = math.ceil(1e5 / (count + 1)) / 1e5
     needed = pictures_needed(asked)
-    more = f"a --reference of {needed} pictures or more" if needed <= JUDGED else "another --reference"
+    more = f"a --reference of {needed} images or more" if needed <= JUDGED else "another --reference"
     raise UsageError(
-        f"--false-alarms is {asked:g}, but the threshold is set by {count} pictures of the reference, which tell rates "
+        f"--false-alarms is {asked:g}, but the threshold is set by {count} images of the reference, which tell rates "
         f"from {least:g} on. Give --false-alarms {least:g} or more, {more}, or do without a score: --reference none."
     )
 
 
 def pictures_needed(false_alarms: float) -> int:
-    """The pictures that tell of such a rate."""
+    """The images that tell of such a rate."""
     return math.ceil(1 / false_alarms - 1 - 1e-9)
 
 

@@ -21,12 +21,12 @@ from prosmin.files import writing
 
 
 class Judging(NamedTuple):
-    """The fitted reference, the rate its threshold is for, which pictures of the set are its own, names and files."""
+    """The fitted reference, the rate its threshold is for, which images of the set are its own, names and files."""
 
     reference: Reference
     rate: float
     own: Tensor | None  # (N,): their groups, -1 for the others; None where there are only others
-    key: Callable[[int], str]  # the name of a reference picture, by its number
+    key: Callable[[int], str]  # the name of a reference image, by its number
     mark: str  # what the reference's files are known by
 
     @property
@@ -35,7 +35,7 @@ class Judging(NamedTuple):
         return self.reference.threshold(self.rate)
 
     def measure(self, features: Tensor, numbers: Tensor) -> Measured:
-        """The pictures with these numbers, as `Reference.measure` has them."""
+        """The images with these numbers, as `Reference.measure` has them."""
         if self.own is None:
             return self.reference.measure(features)
         own = self.own[numbers]
@@ -45,15 +45,15 @@ class Judging(NamedTuple):
 
 
 COLUMNS: dict[str, tuple[pa.DataType, str]] = {
-    "key": (pa.string(), "path or name of the picture"),
+    "key": (pa.string(), "path or name of the image"),
     "label": (pa.int64(), "number of its class, where the data have labels"),
     "label_name": (pa.string(), "name of its class"),
     "features": (pa.list_(pa.float32()), "features of the backbone"),
     "mean_log_scale": (pa.float32(), "uncertainty within the view: mean of ln(scale); empty where there is no scale"),
     "view_variance": (pa.float32(), "uncertainty between views: variance of the forecast's mean over random views"),
-    "nearest": (pa.string(), "path or name of the nearest reference picture; of its own pictures, the nearest other"),
-    "reference_distance": (pa.float32(), "distance to the nearest reference picture, 0 to 2"),
-    "ood_score": (pa.float32(), "distance to the k-th nearest reference picture, 0 to 2"),
+    "nearest": (pa.string(), "path or name of the nearest reference image; of its own images, the nearest other"),
+    "reference_distance": (pa.float32(), "distance to the nearest reference image, 0 to 2"),
+    "ood_score": (pa.float32(), "distance to the k-th nearest reference image, 0 to 2"),
     "flag": (pa.bool_(), "whether ood_score is above the threshold"),
 }
 """Name -> type and meaning; `features` becomes a list of fixed size."""
@@ -91,9 +91,9 @@ def table(
     threshold: float | None,
     mark: str,
 ) -> pa.Table:
-    """One row for each readable picture; the unreadable ones are in the metadata, by number, and the files' mark.
+    """One row for each readable image; the unreadable ones are in the metadata, by number, and the files' mark.
 
-    `belonging` names the pictures of the reference.
+    `belonging` names the images of the reference.
 
     It runs beside the networks. On the CPU it is numpy's work: a parallel operation of torch would start a second team
     of threads for this thread, and with more threads than cores every wait of the networks' own team takes longer.
@@ -127,7 +127,7 @@ def table(
 
 
 def _keys(rows: NDArray[Any] | None, distances: pa.Array, belonging: Callable[[int], str] | None) -> pa.Array:
-    """The names of reference pictures; null where there is no distance to one."""
+    """The names of reference images; null where there is no distance to one."""
     if rows is None or belonging is None:
         return pa.nulls(len(distances), pa.string())
     mask = distances.is_null().to_numpy(zero_copy_only=False)
@@ -172,18 +172,18 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def unreadable_of(path: Path) -> dict[int, str]:
-    """The pictures a part left out: number -> reason."""
+    """The images a part left out: number -> reason."""
     about = told(_schema(path)) or {}
     return {int(number): reason for number, reason in about["unreadable"].items()}
 
 
 def mark_of(path: Path) -> str | None:
-    """What the files of a part's pictures were known by."""
+    """What the files of a part's images were known by."""
     return (told(_schema(path)) or {}).get("mark")
 
 
 def join(parts: Parts, out: Path, source: Noting, about: dict[str, Any], *, max_bad: float) -> Joined:
-    """All parts as one file with `about` in its metadata; too many unreadable pictures are an error."""
+    """All parts as one file with `about` in its metadata; too many unreadable images are an error."""
     paths = [parts.path(i) for i in range(len(parts))]
     unreadable = {number: reason for path in paths for number, reason in unreadable_of(path).items()}
     lines = [f"{source.key(number)}: {reason}" for number, reason in unreadable.items()]

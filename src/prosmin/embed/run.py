@@ -40,7 +40,7 @@ class Request:
 
     data: str  # SPEC
     out: Path
-    reference: str | None = None  # SPEC; None: the pictures the encoder was trained on
+    reference: str | None = None  # SPEC; None: the images the encoder was trained on
     false_alarms: float | None = None  # a share; None: 0.05, or the least that a small reference tells
     views: int = 2
     batch: int | None = None
@@ -55,12 +55,12 @@ class Request:
         if self.false_alarms is not None and self.reference == NO_REFERENCE:
             raise UsageError(
                 f"--false-alarms is {self.false_alarms:g}, but --reference {NO_REFERENCE} leaves nothing to flag by; "
-                "give one of them, or pictures that belong: --reference SPEC."
+                "give one of them, or images that belong: --reference SPEC."
             )
         if self.views == 1 or self.views < 0:
             raise UsageError(f"--views is {self.views}; allowed: 2 or more to compare, or 0 for none.")
         if self.batch is not None and not 1 <= self.batch <= PART:
-            raise UsageError(f"--batch is {self.batch}; allowed: 1 to {PART}, the pictures of a part.")
+            raise UsageError(f"--batch is {self.batch}; allowed: 1 to {PART}, the images of a part.")
         if self.max_bad is not None and not 0 <= self.max_bad <= 1:
             raise UsageError(f"--max-bad is {self.max_bad:g}; allowed: a share from 0 to 1.")
         if self.precision not in PRECISIONS:
@@ -68,7 +68,7 @@ class Request:
 
 
 def embed(run: Path | str, request: Request, *, command: str = "", helpers: Helpers | None = None) -> Path:
-    """Write one row a picture to `request.out`.
+    """Write one row per image to `request.out`.
 
     Several processes, started by torchrun, SLURM or as `helpers`, each take every n-th part; the first one puts them
     together.
@@ -99,7 +99,7 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
             return request.out
         judging = None if belonging is None else _reference(encoder, source, belonging, folder, process, request)
         if belonging is None and request.reference is None:
-            _say(process, "no reference, so no score and no flag: name pictures that belong with --reference SPEC")
+            _say(process, "no reference, so no score and no flag: name images that belong with --reference SPEC")
         parts = Parts(folder, "part-{:05d}.parquet", torch.arange(len(source)))
         _write_rows(encoder, source, judging, parts, process, request)
         if process.rank == 0:
@@ -122,20 +122,20 @@ def _open(spec: str) -> Source:
 
 
 def _belonging(encoder: Encoder, source: Noting, request: Request) -> Noting | None:
-    """The pictures that belong; None where no score is wanted, or where nobody knows what the encoder learned from."""
+    """The images that belong; None where no score is wanted, or where nobody knows what the encoder learned from."""
     if request.reference == NO_REFERENCE:
         return None
     if request.reference is None and "encoder" in encoder.card:
         return None
     if (request.reference or encoder.config.data.spec) == request.data:
-        return Noting(source.source)  # opening it takes a while: it is the list of all pictures
+        return Noting(source.source)  # opening it takes a while: it is the list of all images
     if request.reference is not None:
         return Noting(_open(request.reference))
     try:
         return Noting(_open(encoder.config.data.spec))
     except ProsminError as error:
         raise UsageError(
-            f"The reference is the run's own pictures, which cannot be had: {error} "
+            f"The reference is the run's own images, which cannot be had: {error} "
             "Name others with --reference SPEC, or do without a score: --reference none."
         ) from None
 
@@ -150,7 +150,7 @@ def _settings(encoder: Encoder, source: Noting, belonging: Noting | None, reques
         "reference": None if belonging is None else belonging.spec,
         "reference_names": None if belonging is None else _digest(belonging),
         "false_alarms": None if belonging is None else request.false_alarms or references.FALSE_ALARMS,
-        "threshold_from": None if belonging is None else "each reference picture against the others",
+        "threshold_from": None if belonging is None else "each reference image against the others",
         "views": request.views,
         "precision": request.precision,
         "columns": list(columns.COLUMNS),
@@ -158,7 +158,7 @@ def _settings(encoder: Encoder, source: Noting, belonging: Noting | None, reques
 
 
 def _digest(source: Source) -> str:
-    """A hash of the pictures' names in their order."""
+    """A hash of the images' names in their order."""
     digest = hashlib.blake2b(digest_size=8)
     for i in range(len(source)):
         digest.update(source.key(i).encode("utf-8", "surrogateescape") + b"\0")
@@ -235,8 +235,8 @@ def _reference(
     rate = references.possible_rate(len(reference.scores), request.false_alarms)
     if request.false_alarms is None and rate != references.FALSE_ALARMS and process.rank == 0:
         print(
-            f"warning: the reference has {len(reference.scores)} pictures, which tell rates of false alarms from "
-            f"{100 * rate:.3g} % on; that is taken. {references.pictures_needed(references.FALSE_ALARMS)} pictures or "
+            f"warning: the reference has {len(reference.scores)} images, which tell rates of false alarms from "
+            f"{100 * rate:.3g} % on; that is taken. {references.pictures_needed(references.FALSE_ALARMS)} images or "
             f"more tell {100 * references.FALSE_ALARMS:g} %.",
             file=sys.stderr,
         )
@@ -288,13 +288,13 @@ def _mend_rows(
 
 
 def _row_marks(source: Noting, judging: Judging | None, process: Process) -> Callable[[Tensor], str]:
-    """What the rows of some pictures are known by: the pictures' own files, and those of the reference."""
+    """What the rows of some images are known by: the images' own files, and those of the reference."""
     own = PartMarks(source, times=not process.launched)
     return own if judging is None else lambda numbers: f"{own(numbers)} {judging.mark}".strip()
 
 
 def _forget_changed(parts: Parts, source: Noting, mark: Callable[[Tensor], str], process: Process) -> None:
-    """Remove parts whose files are others by now, and those that left out a picture which can be read by now."""
+    """Remove parts whose files are others by now, and those that left out an image which can be read by now."""
     for i in parts.own(process):
         if parts.path(i).exists() and mark_of(parts.path(i)) != mark(parts.pictures(i)):
             parts.path(i).unlink()
@@ -306,7 +306,7 @@ def _forget_changed(parts: Parts, source: Noting, mark: Callable[[Tensor], str],
 
 
 def _max_bad(encoder: Encoder, request: Request) -> float:
-    """The share of unreadable pictures that is allowed: unless told, what its own run allowed."""
+    """The share of unreadable images that is allowed: unless told, what its own run allowed."""
     return encoder.config.data.max_bad if request.max_bad is None else request.max_bad
 
 
@@ -316,7 +316,7 @@ def _batch(encoder: Encoder, request: Request) -> int:
 
 
 def _about(run: str, settings: dict[str, Any], judging: Judging | None, command: str) -> dict[str, Any]:
-    """What the file tells of itself, beside the pictures that are not in it."""
+    """What the file tells of itself, beside the images that are not in it."""
     about: dict[str, Any] = {"prosmin": __version__, "run": run, "command": command, "settings": settings}
     if judging is not None:
         reference = judging.reference
@@ -337,13 +337,13 @@ def _tell(found: Joined, judging: Judging | None, request: Request) -> None:
         reached = judging.reference.reached(judging.rate)
         score = (
             f", {found.flagged} of them ({100 * found.flagged / found.rows:.1f} %) flagged: ood_score above "
-            f"{judging.threshold:.4f}, which at most {100 * reached:.3g} % of pictures like the reference reach"
+            f"{judging.threshold:.4f}, which at most {100 * reached:.3g} % of images like the reference reach"
         )
         if judging.own is not None:
             count = int((judging.own >= 0).sum())
             those = "They" if count == len(judging.own) else f"{count} of them"
-            score += f". {those} are pictures of the reference itself, and each was compared with the others"
-    print(f"wrote {request.out}: {found.rows} pictures{score}")
+            score += f". {those} are images of the reference itself, and each was compared with the others"
+    print(f"wrote {request.out}: {found.rows} images{score}")
 
 
 def _say(process: Process, sentence: str) -> None:

@@ -21,11 +21,11 @@ from prosmin.models.backbones import is_recordable
 from prosmin.progress import EmbedProgress
 
 Data = bytes | Tensor | None
-"""A picture as its source has it; None where it could not be read."""
+"""An image as its source has it; None where it could not be read."""
 
 
 def decoded(source: Noting, orders: Iterable[Tensor], device: torch.device) -> Generator[Batch, None, None]:
-    """One batch on the device for each order, an int64 tensor of picture numbers; blanks where one is unreadable."""
+    """One batch on the device for each order, an int64 tensor of image numbers; blanks where one is unreadable."""
     if device.type == "cpu" and torch.get_num_threads() >= worker_count():
         return decoded_between(source, orders)
     feed = StreamFeed(source, device=device, max_bad=1.0)  # the source notes what is unreadable, the feed meets none
@@ -40,7 +40,7 @@ def decoded_between(source: Noting, orders: Iterable[Tensor]) -> Generator[Batch
         reading = None if order is None else workers.submit(_read, source, order.tolist())
         while order is not None and reading is not None:
             numbers, data = order.tolist(), reading.result()
-            step = -(-len(numbers) // worker_count())  # a task a thread: small pictures are decoded faster than told
+            step = -(-len(numbers) // worker_count())  # a task a thread: small images are decoded faster than told
             tasks = [(numbers[i : i + step], data[i : i + step]) for i in range(0, len(numbers), step)]
             pictures = [picture for part in workers.map(lambda task: _decode(source, *task), tasks) for picture in part]
             following = next(remaining, None)
@@ -61,7 +61,7 @@ def _read(source: Noting, numbers: list[int]) -> list[Data]:
 
 
 def _decode(source: Noting, numbers: list[int], data: list[Data]) -> list[Tensor]:
-    """The pictures; what fails is given back to the source, which notes why."""
+    """The images; what fails is given back to the source, which notes why."""
     found = []
     for number, item in zip(numbers, data, strict=True):
         try:
@@ -73,13 +73,13 @@ def _decode(source: Noting, numbers: list[int], data: list[Data]) -> list[Tensor
 
 
 BATCH = 128
-"""Pictures at once on a GPU: enough to keep it busy, and few enough that pinning their memory delays no start."""
+"""Images at once on a GPU: enough to keep it busy, and few enough that pinning their memory delays no start."""
 
 Result = TypeVar("Result")
 
 
 def recorded(work: Callable[[Batch], Result], encoder: Encoder, *, size: int) -> Callable[[Batch], Result]:
-    """The encoder's work, on a GPU recorded for batches of `size` pictures; the work itself elsewhere."""
+    """The encoder's work, on a GPU recorded for batches of `size` images; the work itself elsewhere."""
     can = encoder.device.type == "cuda" and is_recordable(encoder.method.get_submodule("online.backbone"))
     return RecordedWork(work, encoder.device, size) if can else work
 

@@ -37,14 +37,12 @@ def total_variance(mean: Tensor, scale: Tensor) -> Tensor:
 def cross_view_energy(mean: Tensor, scale: Tensor, *, samples: int = 16, seed: int = 0) -> Tensor:
     """Energy score of each view's forecast at every other view's mean, averaged over the V (V - 1) pairs.
 
-    All pictures and views share one noise, so a picture's score does not depend on its company.
+    All images and views share one noise, so an image's score does not depend on its company.
     """
     _check_forecast(mean, scale)
     views, _, size = mean.shape
     if views < 2:
-        raise ProsminError(
-            "The cross-view score compares the views of a picture; 1 view was given, allowed: 2 or more."
-        )
+        raise ProsminError("The cross-view score compares the views of an image; 1 view was given, allowed: 2 or more.")
     # The score mirrors its noise, so half as many draws as samples.
     positions = torch.arange(samples // 2, device=mean.device)
     key = randomness.key(seed, 0, "cross-view energy")
@@ -120,13 +118,13 @@ def _lloyd(points: Tensor, norms: Tensor, centres: Tensor) -> tuple[Tensor, Tens
     return centres, assignment, distances.sum().item()
 
 
-_JUDGED = 10_000  # training pictures whose own distances are taken
+_JUDGED = 10_000  # training images whose own distances are taken
 _RIDGE = 1e-6  # added to a covariance, in units of its mean variance
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnnDistance:
-    """Distance to the k-th nearest training picture on the unit sphere: sqrt(2 - 2 cosine). bank (M, D)."""
+    """Distance to the k-th nearest training image on the unit sphere: sqrt(2 - 2 cosine). bank (M, D)."""
 
     bank: Tensor
     k: int
@@ -139,7 +137,7 @@ class KnnDistance:
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityNorm:
-    """Cosine to the nearest training picture times the feature's length, with its sign turned. bank (M, D).
+    """Cosine to the nearest training image times the feature's length, with its sign turned. bank (M, D).
 
     What was learned makes long features; what is strange makes short ones, in whatever direction.
     """
@@ -198,12 +196,12 @@ class Residual:
 def fit_knn_distance(train: Tensor, *, k: int | None = None) -> KnnDistance:
     """The k-th neighbour's distance (Sun et al., 2022), with their share for CIFAR: the 50th of 50,000.
 
-    In a smaller bank the 50th nearest picture is not near: unless given, k is a thousandth of it, at most 50 and at
-    least 2, so that one near copy does not make a strange picture known.
+    In a smaller bank the 50th nearest image is not near: unless given, k is a thousandth of it, at most 50 and at
+    least 2, so that one near copy does not make a strange image known.
     """
     _check(train)
     if k is not None and not 1 <= k <= len(train):
-        raise ProsminError(f"k is {k}; allowed: 1 to {len(train)}, the pictures of the reference.")
+        raise ProsminError(f"k is {k}; allowed: 1 to {len(train)}, the images of the reference.")
     k = max(2, min(50, round(len(train) / 1000))) if k is None else k
     return KnnDistance(bank=F.normalize(train.float(), dim=1), k=k)
 
@@ -248,7 +246,7 @@ def fit_residual(train: Tensor, *, dim: int | None = None) -> Residual:
 
 @dataclass(frozen=True, kw_only=True)
 class DistanceAndScale:
-    """How far from training and how unsure, each in standard deviations of the training pictures, added.
+    """How far from training and how unsure, each in standard deviations of the training images, added.
 
     The two know different things: where a feature lies, and what the network could foretell of other views.
     """
@@ -262,9 +260,9 @@ class DistanceAndScale:
 
 
 def fit_distance_and_scale(knn: KnnDistance, train: Tensor, log_scale: Tensor) -> DistanceAndScale:
-    """On training pictures (M, D), (M,), each measured against the others; of many, `_JUDGED` spread over the set."""
+    """On training images (M, D), (M,), each measured against the others; of many, `_JUDGED` spread over the set."""
     some = torch.arange(0, len(train), -(-len(train) // _JUDGED), device=train.device)
-    others = KnnDistance(bank=knn.bank, k=min(knn.k + 1, len(knn.bank)))  # the nearest is the picture itself
+    others = KnnDistance(bank=knn.bank, k=min(knn.k + 1, len(knn.bank)))  # the nearest is the image itself
     return DistanceAndScale(distances=_moments(others(train[some])), log_scales=_moments(log_scale))
 
 
@@ -320,7 +318,7 @@ def _whitening(centred: Tensor) -> Tensor:
 def _check(train: Tensor) -> None:
     if train.ndim != 2 or len(train) < 2:
         raise ProsminError(
-            f"The training features have shape {tuple(train.shape)}; allowed: (M, D) with 2 pictures or more."
+            f"The training features have shape {tuple(train.shape)}; allowed: (M, D) with 2 images or more."
         )
     if not bool(torch.isfinite(train).all()):
         raise ProsminError("The training features hold values that are not finite; is the checkpoint sound?")

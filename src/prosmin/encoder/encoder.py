@@ -41,13 +41,13 @@ from prosmin.methods.output import Embedding
 from prosmin.models.vit import encode
 
 PRECISIONS = ("32-true", "bf16-mixed")
-LEAST_REFERENCE = 10  # pictures: fewer say nothing about what belongs
+LEAST_REFERENCE = 10  # images: fewer say nothing about what belongs
 UNCERTAINTY_VIEWS = 4  # views whose variance stands for the uncertainty of a method without a scale
 _STATISTICS_BATCH = 256  # fixed: the statistics of a BatchNorm must not depend on the machine
 
 
 class Summary(NamedTuple):
-    """What is told of a picture, without the K numbers of its forecast; on the encoder's device.
+    """What is told of an image, without the K numbers of its forecast; on the encoder's device.
 
     features (N, D); log_scale (N,): mean of ln(scale), -inf where a forecast has no spread, None where a method has no
     scale; view_variance (N,): variance of the forecast's mean between random views, averaged over coordinates.
@@ -61,10 +61,10 @@ class Summary(NamedTuple):
 class Encoder:
     """A method's trained networks behind one call.
 
-    Pictures come as uint8 tensors (N, 3, H, W) or (3, H, W), uint8 arrays (N, H, W, 3) or (H, W, 3), Pillow pictures,
-    the bytes of a file, paths, lists of these, a folder, a SPEC such as photos@test, or Pictures. A text that begins
-    like a SPEC is one, every other a path; in a list all are paths. Results have one row a picture, on the CPU in
-    float32; an unreadable picture is an error that names it.
+    Images come as uint8 tensors (N, 3, H, W) or (3, H, W), uint8 arrays (N, H, W, 3) or (H, W, 3), Pillow images,
+    the bytes of a file, paths, lists of these, a folder, a SPEC such as photos@test, or Images. A text that begins
+    like a SPEC is one, every other a path; in a list all are paths. Results have one row per image, on the CPU in
+    float32; an unreadable image is an error that names it.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Encoder:
 
     @property
     def batch_size(self) -> int:
-        """Pictures at once; unless it was set, a power of two that suits the size of a view and the device's memory."""
+        """Images at once; unless it was set, a power of two that suits the size of a view and the device's memory."""
         return self._batch_size or _suitable_batch(3 * self.config.views.global_size**2, self.device)
 
     @batch_size.setter
@@ -146,12 +146,12 @@ class Encoder:
 
     @torch.no_grad()
     def features(self, images: Images) -> Tensor:
-        """Features (N, D) alone: quicker, and without the memory that K numbers a picture take."""
+        """Features (N, D) alone: quicker, and without the memory that K numbers an image take."""
         return self._features(open_images(images))
 
     @torch.no_grad()
     def views(self, images: Images, *, count: int = UNCERTAINTY_VIEWS, seed: int = 0) -> list[Embedding]:
-        """Embeddings of `count` random global views of every picture, by its place and the seed."""
+        """Embeddings of `count` random global views of every image, by its place and the seed."""
         if not isinstance(count, int) or count < 1:
             raise ProsminError(f"The count of views is {count!r}; allowed: a whole number, 1 or more.")
         rows = [
@@ -162,7 +162,7 @@ class Encoder:
 
     @torch.no_grad()
     def uncertainty(self, images: Images) -> Tensor:
-        """One number a picture, larger is less sure: mean log scale; without a scale, the variance between views."""
+        """One number per image, larger is less sure: mean log scale; without a scale, the variance between views."""
         given = open_images(images)
         found = [self._encode_summary(batch).log_scale for batch in self._batches(given)]
         scales = [part.cpu() for part in found if part is not None]
@@ -174,20 +174,20 @@ class Encoder:
 
     @torch.no_grad()
     def fit_reference(self, images: Images) -> "Encoder":
-        """Remember the features of pictures that belong; of a folder or SPEC a few unreadable ones are left out."""
+        """Remember the features of images that belong; of a folder or SPEC a few unreadable ones are left out."""
         features = self._features(open_images(images), max_bad=self.config.data.max_bad)
         if len(features) < LEAST_REFERENCE:
             raise ProsminError(
-                f"The reference has {len(features)} readable pictures; allowed: {LEAST_REFERENCE} or more. "
-                "Give fit_reference more pictures that belong."
+                f"The reference has {len(features)} readable images; allowed: {LEAST_REFERENCE} or more. "
+                "Give fit_reference more images that belong."
             )
         self._reference = fit_knn_distance(features)
         return self
 
     def ood_score(self, images: Images) -> Tensor:
-        """Distance to the k-th nearest reference picture, larger is stranger; `fit_reference` comes first.
+        """Distance to the k-th nearest reference image, larger is stranger; `fit_reference` comes first.
 
-        Of n reference pictures k is a thousandth, from 2 to 50. A picture that is one of them is its own nearest.
+        Of n reference images k is a thousandth, from 2 to 50. An image that is one of them is its own nearest.
         """
         if self._reference is None:
             other = f", and {self._other_reference} belongs to another encoder" if self._other_reference else ""
@@ -213,7 +213,7 @@ class Encoder:
     def summarise(self, batch: Batch, *, views: int = 0, seed: int = 0) -> Summary:
         """The summary of a batch on the encoder's device; with `views` of 2 or more, the variance between them.
 
-        The random views follow from the pictures' numbers and the seed, not from the batch they come in.
+        The random views follow from the images' numbers and the seed, not from the batch they come in.
         """
         summary = self._encode_summary(batch)
         return summary._replace(view_variance=self._view_variance(batch, count=views, seed=seed)) if views else summary
@@ -276,7 +276,7 @@ def _device(wanted: torch.device | str) -> torch.device:
 
 
 def _received(part: Embedding) -> Embedding:
-    """On the CPU in float32, batch by batch: a GPU need not hold the forecasts of all pictures."""
+    """On the CPU in float32, batch by batch: a GPU need not hold the forecasts of all images."""
     scale = None if part.scale is None else part.scale.float().cpu()
     return Embedding(part.features.float().cpu(), part.mean.float().cpu(), scale)
 
@@ -305,7 +305,7 @@ def untrained(config: Config) -> Encoder:
 
 
 def set_statistics(encoder: Encoder, pictures: Pictures) -> Encoder:
-    """Take the running statistics of every BatchNorm from these pictures, weights untouched.
+    """Take the running statistics of every BatchNorm from these images, weights untouched.
 
     A fresh BatchNorm normalises by 0 and 1. Its statistics alone, without any learning, are worth many points of kNN,
     which a comparison with a merely initialised ResNet would count as learned.

@@ -1,8 +1,8 @@
 """Encoders we did not train: `timm:NAME[@FILE]`, a network of timm with timm's own weights or those of a file.
 
-Without a file the pictures are prepared as timm's card of these weights says; NAME may carry timm's tag, such as
+Without a file the images are prepared as timm's card of these weights says; NAME may carry timm's tag, such as
 vit_small_patch16_224.dino. With a file they are prepared as DINO, iBOT and MoCo v3 do for theirs (the centred 0.875
-of the picture, ImageNet's mean and standard deviation), unless NAME has a tag, whose card then counts.
+of the image, ImageNet's mean and standard deviation), unless NAME has a tag, whose card then counts.
 """
 
 import hashlib
@@ -137,11 +137,11 @@ def _filled(model: str, weights: Weights | None, options: dict[str, Any]) -> tup
 
 
 def _views(model: str, backbone: nn.Module, file: Path | None) -> dict[str, Any]:
-    """How the pictures are prepared, as fields of the group `views`."""
+    """How the images are prepared, as fields of the group `views`."""
     card = resolve_model_data_config(backbone)
     channels, height, width = card["input_size"]
     if channels != 3 or height != width:
-        raise ProsminError(f"{model} takes pictures of {channels} x {height} x {width}; allowed: 3 x h x h.")
+        raise ProsminError(f"{model} takes images of {channels} x {height} x {width}; allowed: 3 x h x h.")
     if file is not None and "." not in model:
         card |= _PUBLISHED
     return {

@@ -77,12 +77,12 @@ def _check(bank: Tensor, queries: Tensor, k: int, groups: Tensor | None) -> None
         )
     if groups is not None and bank.shape != queries.shape:
         raise ProsminError(
-            f"A search among {len(bank)} pictures for themselves got {len(queries)} queries; give the same."
+            f"A search among {len(bank)} images for themselves got {len(queries)} queries; give the same."
         )
     largest = 0 if groups is None else int(torch.unique(groups, return_counts=True)[1].amax(0)) if len(bank) else 0
     available = len(bank) - largest
     if not 1 <= k <= available:
-        raise ProsminError(f"k is {k}, but {available} pictures can be neighbours; allowed: 1 to {available}.")
+        raise ProsminError(f"k is {k}, but {available} images can be neighbours; allowed: 1 to {available}.")
     for features in (bank, queries):
         if not bool(torch.isfinite(features).all()):
             raise ProsminError("The features hold values that are not finite; is the checkpoint sound?")
@@ -92,7 +92,7 @@ HELD_OUT_K = 20
 
 
 def knn_top1(features: Tensor, labels: Tensor, held: Tensor) -> float:
-    """Top-1 of the pictures under the mask by the vote of their neighbours outside it: (N, D), (N,), (N,) -> share."""
+    """Top-1 of the images under the mask by the vote of their neighbours outside it: (N, D), (N,), (N,) -> share."""
     labels, held = labels.to(features.device), held.to(features.device)
     bank, classes = features[~held], int(labels.max()) + 1
     votes = knn_probabilities(bank, labels[~held], features[held], classes=classes, k=min(HELD_OUT_K, len(bank)))

@@ -27,7 +27,7 @@ SCALE, RATIO, FLIP = (0.08, 1.0), (3 / 4, 4 / 3), 0.5
 
 @torch.no_grad()
 def augmented(images: Tensor, sizes: Tensor, config: ViewsConfig, *, seed: int, step: int) -> Tensor:
-    """One view of each picture of a batch, of the size evaluation views have: (B, 3, H, W) -> (B, 3, h, h)."""
+    """One view of each image of a batch, of the size evaluation views have: (B, 3, H, W) -> (B, 3, h, h)."""
     positions = torch.arange(len(images), device=images.device)
     key = randomness.key(seed, step, "supervised augmentation")
     box, flip = randomness.uniform(key, positions, BOX_NUMBERS + 1).split([BOX_NUMBERS, 1], dim=1)
@@ -37,13 +37,13 @@ def augmented(images: Tensor, sizes: Tensor, config: ViewsConfig, *, seed: int, 
     return normalise(views, config)
 
 
-PREDICTED = 256  # pictures at once without gradients
+PREDICTED = 256  # images at once without gradients
 
 Item = TypeVar("Item")
 
 
 class Batch(NamedTuple):
-    """One step: its number, augmented views (B, 3, h, h) and the pictures' places in the set (B,)."""
+    """One step: its number, augmented views (B, 3, h, h) and the images' places in the set (B,)."""
 
     step: int
     views: Tensor
@@ -80,7 +80,7 @@ def training_batches(
 def _batches_in(
     orders: Iterable[Tensor], pictures: PictureSet, device: torch.device
 ) -> Generator[feed.Batch, None, None]:
-    """The pictures in any order; of a stream an unreadable one is replaced by the next, which its index tells."""
+    """The images in any order; of a stream an unreadable one is replaced by the next, which its index tells."""
     if isinstance(pictures, Streamed):
         stream = feed.StreamFeed(pictures, device=device, max_bad=pictures.max_bad)
         yield from cast(Generator[feed.Batch, None, None], stream.batches(orders))
@@ -93,13 +93,13 @@ def _batches_in(
 
 
 def evaluation_batches(pictures: PictureSet, views: ViewsConfig, *, device: torch.device) -> Iterator[Tensor]:
-    """The evaluation views of all pictures in their order, (n, 3, h, h)."""
+    """The evaluation views of all images in their order, (n, 3, h, h)."""
     for batch in picture_batches(pictures, size=PREDICTED, device=device):
         yield evaluation_view(batch.images, batch.sizes, views)
 
 
 def set_batches(pictures: PictureSet, encoder: Encoder, *, title: str) -> Iterator[feed.Batch]:
-    """All pictures in their order, as many at once as suits the encoder; of a stream, what cannot be read is left out.
+    """All images in their order, as many at once as suits the encoder; of a stream, what cannot be read is left out.
 
     A stream takes long, so a terminal shows a bar.
     """

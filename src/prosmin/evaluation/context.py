@@ -31,7 +31,7 @@ _COPIES = 16  # of the features in float32: a probe holds a few in float64
 
 
 def place(features: Tensor, device: torch.device) -> Tensor:
-    """Features (N, D) or pictures on a GPU that has room for them and for what is made of them, else where they are."""
+    """Features (N, D) or images on a GPU that has room for them and for what is made of them, else where they are."""
     if device.type != "cuda":
         return features
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -40,7 +40,7 @@ def place(features: Tensor, device: torch.device) -> Tensor:
 
 
 def sample(pictures: PictureSet, count: int, *, seed: int, purpose: str) -> Pictures:
-    """At most `count` of the pictures in their order; which ones follows from the seed and the purpose."""
+    """At most `count` of the images in their order; which ones follows from the seed and the purpose."""
     if len(pictures) <= count:
         return in_memory(pictures)
     order = torch.randperm(len(pictures), generator=generator(seed, 0, purpose))
@@ -100,17 +100,17 @@ class FeatureCache:
 TRAINED, UNTRAINED, PIXELS = "trained", "untrained", "raw pixels"
 UNTRAINED_SET = "untrained, BatchNorm set"
 PIXEL_SIDE = 16  # raw pixels are compared at 16 x 16: 768 numbers, so that their probe is quick
-STATISTICS = 2048  # pictures of a streamed set that the untrained network's BatchNorm is set by
+STATISTICS = 2048  # images of a streamed set that the untrained network's BatchNorm is set by
 
 
 @dataclass(frozen=True)
 class Context:
-    """The pictures by name ("train", "test", and the out-of-distribution sets) and the encoder under test."""
+    """The images by name ("train", "test", and the out-of-distribution sets) and the encoder under test."""
 
     encoder: Encoder
     sets: dict[str, PictureSet]
     ood: tuple[str, ...] = ()  # names in `sets`
-    own_tenth: bool = False  # test is a tenth of the pictures that train is the rest of
+    own_tenth: bool = False  # test is a tenth of the images that train is the rest of
     seed: int = 0
     options: Options = field(default_factory=Options)
     cache: FeatureCache | None = None  # where features outlast the command
@@ -159,12 +159,12 @@ class Context:
         return "log_scale" in self._tensors("test", TRAINED)
 
     def uncertainty(self, name: str) -> Tensor:
-        """The trained encoder's uncertainty about each picture of a set, (N,): Encoder.uncertainty, embedded once."""
+        """The trained encoder's uncertainty about each image of a set, (N,): Encoder.uncertainty, embedded once."""
         kept = self._tensors(name, TRAINED).get("log_scale")
         return self.view_scores(name)[BETWEEN_VIEWS] if kept is None else kept
 
     def view_scores(self, name: str) -> Tensors:
-        """What several random views of each picture of a set say together, (N,) each, by the trained encoder."""
+        """What several random views of each image of a set say together, (N,) each, by the trained encoder."""
         if name not in self._view_scores:
             self._view_scores[name] = view_scores(self.encoder, self.sets[name], seed=self.seed)
         return self._view_scores[name]
@@ -173,18 +173,18 @@ class Context:
         """Labels (N,) of a set."""
         labels = self.sets[name].labels
         if labels is None:
-            raise ProsminError(f"{self.sets[name].spec} has no labels. Give labelled pictures with --data.")
+            raise ProsminError(f"{self.sets[name].spec} has no labels. Give labelled images with --data.")
         return labels
 
     def groups(self, name: str) -> Tensor | None:
-        """The group of each picture of a set, (N,); None where every picture stands for itself."""
+        """The group of each image of a set, (N,); None where every image stands for itself."""
         return groups_of(self.sets[name].keys, self.sets[name].spec)
 
     @property
     def unlabelled(self) -> str | None:
         """Why no answer can be called right or wrong here; None where one can.
 
-        A tenth of the pictures without splits has no answers even where it has labels: it is no test.
+        A tenth of the images without splits has no answers even where it has labels: it is no test.
         """
         for part in ("train", "test"):
             if self.sets[part].labels is None:
@@ -195,7 +195,7 @@ class Context:
     def held_out(self) -> Tensor:
         """The tenth of train on which everything is chosen, balanced over the classes where they count, (N,) mask."""
         train = self.sets["train"]
-        # Folders that are no classes may hold one picture each, of which none would be held out.
+        # Folders that are no classes may hold one image each, of which none would be held out.
         labels = torch.zeros(len(train), dtype=torch.int64) if self.unlabelled else self.labels("train").cpu()
         return held_out_mask(labels, train.keys, train.spec, seed=self.seed)
 
@@ -257,7 +257,7 @@ class Context:
         return self._baselines[subject]
 
     def _known(self) -> Pictures:
-        """Training pictures for statistics: all that are in memory, else enough of them."""
+        """Training images for statistics: all that are in memory, else enough of them."""
         train = self.sets["train"]
         return train if isinstance(train, Pictures) else sample(train, STATISTICS, seed=self.seed, purpose="statistics")
 

@@ -1,4 +1,4 @@
-"""Where corrupted test pictures come from: a stored set, or the test pictures with generated corruptions."""
+"""Where corrupted test images come from: a stored set, or the test images with generated corruptions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ from prosmin.evaluation.context import Context, place
 Show = Callable[[float], None]
 """Told how much more of one corruption at one severity is done, 1 in all."""
 
-_PART = 1024  # pictures of a stream that are decoded at once
+_PART = 1024  # images of a stream that are decoded at once
 
 
 @dataclass(frozen=True)
 class Corrupted:
-    """Corrupted pictures, read or made one corruption and severity at a time."""
+    """Corrupted images, read or made one corruption and severity at a time."""
 
     generators: dict[str, str]  # corruption: "torch", "imagecorruptions" or "stored"
-    framed: bool  # whether the pictures are no more than the encoder is to see
+    framed: bool  # whether the images are no more than the encoder is to see
     imagenet: bool  # whether the task is the one AlexNet's errors are known for
     settings: dict[str, Any]
     read: Callable[[str, int, Show], Pictures]
@@ -66,14 +66,14 @@ def _makeable(context: Context) -> tuple[dict[str, str], dict[str, str]]:
     side = int(framed_sides(test.sizes, views).min()) if isinstance(test, Pictures) else reference.SMALLEST
     if side < reference.SMALLEST:
         raise ProsminError(
-            f"Of a picture in {test.spec} the encoder sees {side} x {side} pixels; corruptions are defined from "
+            f"Of an image in {test.spec} the encoder sees {side} x {side} pixels; corruptions are defined from "
             f"{reference.SMALLEST} pixels on."
         )
     if isinstance(test, Pictures):
         _parameters(context, int(framed_sides(test.sizes, views).max()))
     if 3 * views.global_size**2 * len(test) > memory_limit():
         raise ProsminError(
-            f"{len(test)} pictures of {test.spec} at {views.global_size} px take more than a third of the memory of "
+            f"{len(test)} images of {test.spec} at {views.global_size} px take more than a third of the memory of "
             "this machine. Name fewer of them with --test."
         )
     made, left_out = generators(context.options.corruptions, context.options.corruption_generator)
@@ -147,19 +147,19 @@ def _generated(context: Context) -> Corrupted:
 
 
 def _parameters(context: Context, side: int) -> str:
-    """How strong severities are for pictures of so many pixels; an error where the generator knows others only."""
+    """How strong severities are for images of so many pixels; an error where the generator knows others only."""
     chosen, generator = context.options.corruption_parameters, context.options.corruption_generator
     parameters = parameters_for(chosen, side)
     if chosen != parameters and generator not in generators_of(parameters):
         raise UsageError(
-            f"--corruption-generator is {generator}, which has imagenet-c's severities alone, and for pictures seen at "
+            f"--corruption-generator is {generator}, which has imagenet-c's severities alone, and for images seen at "
             f"{side} px auto means {parameters}. Add --corruption-parameters imagenet-c to have its far stronger ones."
         )
     return parameters
 
 
 def _framed(pictures: PictureSet, views: ViewsConfig) -> Pictures:
-    """What the encoder sees of each picture, which fits into memory also where the pictures do not."""
+    """What the encoder sees of each image, which fits into memory also where the images do not."""
     if isinstance(pictures, Pictures):
         return framed(pictures, views)
     parts = torch.arange(len(pictures)).split(_PART)

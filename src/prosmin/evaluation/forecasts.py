@@ -34,7 +34,7 @@ def no_forecasts(encoder: Encoder, *, has_scale: bool) -> str | None:
 
 @torch.inference_mode()
 def make_forecasts(encoder: Encoder, pictures: Pictures, *, seed: int) -> Forecasts:
-    """Two random global views of each picture, by its place and the seed, each as forecast and as observation.
+    """Two random global views of each image, by its place and the seed, each as forecast and as observation.
 
     Views of the two kinds may be made with other chances of blur and solarisation, so both ways are measured.
     """
@@ -65,7 +65,7 @@ def view_scores(
 ) -> dict[str, Tensor]:
     """The variance of the mean between random global views and, of forecasts with a scale, SCORES: (N,) each.
 
-    The views follow from a picture's place and the seed, as those of Encoder.views do.
+    The views follow from an image's place and the seed, as those of Encoder.views do.
     """
     parts = [_scores(encoder, batch, seed=seed, count=count) for batch in set_batches(pictures, encoder, title="views")]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -29,30 +29,30 @@ class Sheet:
 
 
 def tile_side(pictures: Pictures) -> int:
-    """The side of a tile that shows what these pictures hold, and not more."""
+    """The side of a tile that shows what these images hold, and not more."""
     middle = float(pictures.sizes.amin(1).float().median())
     return min(LARGEST, BLOCK * math.ceil(middle / BLOCK))
 
 
 def square(pictures: Pictures, i: int, side: int) -> np.ndarray:
-    """The centred square of a picture, resized: (side, side, 3) uint8."""
+    """The centred square of an image, resized: (side, side, 3) uint8."""
     height, width = (int(n) for n in pictures.sizes[i])
     own = min(height, width)
     top, left = (height - own) // 2, (width - own) // 2
     pixels = pictures.images[i, :, top : top + own, left : left + own].permute(1, 2, 0).cpu().numpy()
     if own == side:
         return pixels
-    # Reduced in two steps, so that the pictures of a large set cost a millisecond each.
+    # Reduced in two steps, so that the images of a large set cost a millisecond each.
     return np.asarray(Image.fromarray(pixels).resize((side, side), Image.Resampling.BICUBIC, reducing_gap=2.0))
 
 
 def label_of(pictures: PictureSet, i: int) -> str:
-    """The name of a picture's class; empty where there is none."""
+    """The name of an image's class; empty where there is none."""
     return pictures.classes[int(pictures.labels[i])] if pictures.labels is not None and pictures.classes else ""
 
 
 def sheet(tiles: Sequence[np.ndarray]) -> Sheet:
-    """Tiles (s, s, 3) uint8 as one picture, about square."""
+    """Tiles (s, s, 3) uint8 as one image, about square."""
     side = tiles[0].shape[0]
     columns = math.ceil(math.sqrt(len(tiles)))
     whole = np.zeros((math.ceil(len(tiles) / columns) * side, columns * side, 3), dtype=np.uint8)
@@ -69,14 +69,14 @@ THUMBNAIL = 96  # their side at most
 
 
 class Ranked(NamedTuple):
-    """A set with a number for each picture, (N,)."""
+    """A set with a number for each image, (N,)."""
 
     pictures: PictureSet
     values: Tensor
 
 
 def gallery(test: Ranked, strange: list[Ranked]) -> dict[str, np.ndarray]:
-    """The ends of the test pictures by uncertainty, and the first of each out-of-distribution set by strangeness."""
+    """The ends of the test images by uncertainty, and the first of each out-of-distribution set by strangeness."""
     order = test.values.argsort()
     ranks = [("certain", test, order[:PICTURES]), ("uncertain", test, order.flip(0)[:PICTURES])]
     ranks += [("ood", ranked, ranked.values.argsort(descending=True)[:PICTURES]) for ranked in strange]
@@ -125,7 +125,7 @@ def planar_map(features: Tensor, *, seed: int) -> np.ndarray:
 
 
 def kept_neighbours(features: Tensor, points: np.ndarray, *, k: int) -> float:
-    """The share of the k nearest pictures by features that are among the k nearest points of a map too."""
+    """The share of the k nearest images by features that are among the k nearest points of a map too."""
     normal = F.normalize(features.double(), dim=1)
     plane = torch.from_numpy(points).double()
     nearest = []

@@ -1,4 +1,4 @@
-"""Choices are made on a held-out tenth of the training pictures, never on test: which tenth, and kNN on it."""
+"""Choices are made on a held-out tenth of the training images, never on test: which tenth, and kNN on it."""
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ def held_out_knn(encoder: Encoder, pictures: PictureSet, *, seed: int = 0) -> di
 
 
 def _embed(encoder: Encoder, pictures: PictureSet) -> tuple[Tensor, Tensor]:
-    """Features alone, since K numbers a picture may be gigabytes, and the places of the pictures that can be read."""
+    """Features alone, since K numbers an image may be gigabytes, and the places of the images that can be read."""
     if isinstance(pictures, Pictures):
         return encoder.features(pictures), torch.arange(len(pictures))
     features, places = [], []

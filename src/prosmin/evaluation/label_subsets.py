@@ -67,8 +67,8 @@ def _published(context: Context, files: Sequence[str]) -> tuple[list[Share], dic
         classes = len(torch.unique(labels[subset]))
         if classes < context.classes:
             raise ProsminError(
-                f"{file} names pictures of {classes} of the {context.classes} classes of {train.spec}; "
-                "allowed: at least one picture a class."
+                f"{file} names images of {classes} of the {context.classes} classes of {train.spec}; "
+                "allowed: at least one image a class."
             )
         _check_folds(context, subset)
         found.setdefault(_name(len(subset) / len(train)), []).append(subset)
@@ -76,13 +76,13 @@ def _published(context: Context, files: Sequence[str]) -> tuple[list[Share], dic
 
 
 def read_list(file: Path, pictures: PictureSet) -> Tensor:
-    """The indices, rising, of the pictures a list names: whole keys, or file names where those are unique."""
+    """The indices, rising, of the images a list names: whole keys, or file names where those are unique."""
     try:
         names = dict.fromkeys(line.strip() for line in file.read_text().splitlines() if line.strip())
     except (OSError, UnicodeDecodeError) as error:
         raise ProsminError(f"The label list {file} cannot be read: {error}.") from None
     if not names:
-        raise ProsminError(f"The label list {file} is empty; allowed: the name of a picture in each line.")
+        raise ProsminError(f"The label list {file} is empty; allowed: the name of an image in each line.")
     last = [_file_name(key) for key in pictures.keys]
     count = Counter(last)
     place = {name: i for i, name in enumerate(last) if count[name] == 1}
@@ -91,8 +91,8 @@ def read_list(file: Path, pictures: PictureSet) -> Tensor:
     unknown = [name for name, i in known.items() if i is None]
     if unknown:
         raise ProsminError(
-            f"{len(unknown)} of the {len(names)} names in {file} belong to no picture of {pictures.spec}, or to "
-            f"several, such as {', '.join(unknown[:3])}. A line holds a picture's path or file name, "
+            f"{len(unknown)} of the {len(names)} names in {file} belong to no image of {pictures.spec}, or to "
+            f"several, such as {', '.join(unknown[:3])}. A line holds an image's path or file name, "
             f"such as {pictures.keys[0]}."
         )
     return torch.tensor(sorted({i for i in known.values() if i is not None}))

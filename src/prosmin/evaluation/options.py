@@ -1,4 +1,4 @@
-"""What a protocol can be told beyond the pictures: one field an option of `prosmin evaluate`.
+"""What a protocol can be told beyond the images: one field an option of `prosmin evaluate`.
 
 A field says which protocols read it. A result made with other values of the fields its protocol reads is not
 used again; the other fields do not concern it.
@@ -46,13 +46,13 @@ class Options:
     )
     near: tuple[str, ...] = option(
         (),
-        "which of the sets of --ood are near the training pictures; near and far ones are averaged apart",
+        "which of the sets of --ood are near the training images; near and far ones are averaged apart",
         form="SPEC,...",
         read_by=("ood",),
     )
     corrupted: str | None = option(
         None,
-        "stored corrupted pictures (CIFAR-10-C or ImageNet-C as published; default: generated)",
+        "stored corrupted images (CIFAR-10-C or ImageNet-C as published; default: generated)",
         form="SPEC",
         read_by=("corruption",),
     )
@@ -84,7 +84,7 @@ class Options:
     )
     label_lists: tuple[str, ...] = option(
         (),
-        "files with the names of the labelled pictures, one a line, such as the published 1 % and 10 % lists "
+        "files with the names of the labelled images, one a line, such as the published 1 % and 10 % lists "
         "(default: balanced random subsets)",
         form="FILE,...",
         read_by=("lowshot", "semi"),
@@ -93,10 +93,10 @@ class Options:
         DRAWS, f"random subsets of labels for each share (default: {DRAWS})", form="N", read_by=("lowshot", "semi")
     )
     linear_epochs: int = option(
-        100, "epochs of the linear classifier on augmented pictures (default: 100)", form="N", read_by=("linear-paper",)
+        100, "epochs of the linear classifier on augmented images (default: 100)", form="N", read_by=("linear-paper",)
     )
     finetune_epochs: int | None = option(
-        None, "epochs of fine-tuning (default: by the number of pictures)", form="N", read_by=("semi", "transfer")
+        None, "epochs of fine-tuning (default: by the number of images)", form="N", read_by=("semi", "transfer")
     )
 
     def __post_init__(self) -> None:

@@ -41,14 +41,14 @@ SUITES = {
         "knn", "linear", "linear-paper", "lowshot", "semi", "transfer", "ood", "corruption", "uncertainty", "pictures",
     ),
 }  # fmt: skip
-"""What --suite names: `paper` are all tasks of the paper, and the single pictures that a report shows."""
+"""What --suite names: `paper` are all tasks of the paper, and the single images that a report shows."""
 
 _NEEDS = {
-    "ood": "out-of-distribution pictures: --ood SPEC[,SPEC...]",
-    "transfer": "other labelled pictures: --transfer SPEC[,SPEC...]",
+    "ood": "out-of-distribution images: --ood SPEC[,SPEC...]",
+    "transfer": "other labelled images: --transfer SPEC[,SPEC...]",
 }
 READS_OOD = ("ood", "uncertainty", "pictures")
-"""Protocols that look at the out-of-distribution sets, of which the numbers or the pictures shown then depend."""
+"""Protocols that look at the out-of-distribution sets, of which the numbers or the images shown then depend."""
 _GIVE_LABELS = (
     "give them with --data SPEC, and --test SPEC where that has no test split; a folder with labels has one folder a "
     "class."
@@ -69,9 +69,9 @@ def evaluate(
 ) -> dict[str, dict[str, Any]]:
     """The results by protocol.
 
-    What the results folder holds already for this encoder, these pictures and these options is not repeated.
+    What the results folder holds already for this encoder, these images and these options is not repeated.
     Protocols of a suite that the data do not allow are left out and named; those asked for by name are refused.
-    Where the pictures have no splits, a tenth of them takes the place of test for what needs no labels.
+    Where the images have no splits, a tenth of them takes the place of test for what needs no labels.
     Results go to `out`, else to the run's own folder; the folder that was `out` once stands for its run.
     """
     protocols, ood = ([x] if isinstance(x, str) else x for x in (protocols, ood))
@@ -130,7 +130,7 @@ def evaluate(
 
 
 def _check_ood(ood: Sequence[str] | None, names: Sequence[str]) -> None:
-    """Refuse out-of-distribution pictures that none of the protocols looks at."""
+    """Refuse out-of-distribution images that none of the protocols looks at."""
     if ood and not set(names) & set(READS_OOD):
         raise UsageError(
             f"No protocol that is to run ({', '.join(names)}) reads --ood {','.join(ood)}. "
@@ -139,8 +139,8 @@ def _check_ood(ood: Sequence[str] | None, names: Sequence[str]) -> None:
 
 
 def _opened(run: Path | str, *, reads_own: bool) -> Encoder:
-    """The encoder; one that was not trained here has no pictures of its own to read."""
-    without = f"{run} brings no pictures along to be judged on. Give them with --data SPEC."
+    """The encoder; one that was not trained here has no images of its own to read."""
+    without = f"{run} brings no images along to be judged on. Give them with --data SPEC."
     if reads_own and is_foreign(run):  # before its weights are fetched
         raise UsageError(without)
     encoder = load(run)
@@ -206,14 +206,14 @@ def _chosen(
 
 
 def _obstacle(name: str, context: Context) -> str | None:
-    """Why these pictures do not allow a protocol. What a person got wrong is raised."""
+    """Why these images do not allow a protocol. What a person got wrong is raised."""
     if name == "transfer":
         check_transfer_sets(context.options.transfer)
         return None
     if name == "ood":
         near_and_far(context)
     if context.unlabelled:
-        why = f"labelled train and test pictures are needed, but {context.unlabelled}; {_GIVE_LABELS}"
+        why = f"labelled train and test images are needed, but {context.unlabelled}; {_GIVE_LABELS}"
         return None if name in WITHOUT_LABELS else why
     if name in ("ood", "pictures"):
         return None
@@ -221,8 +221,8 @@ def _obstacle(name: str, context: Context) -> str | None:
     if name in ("linear", "linear-paper", "corruption", "uncertainty") and not bool(context.held_out.any()):
         train = context.sets["train"]
         return (
-            f"{train.spec} has {len(train)} pictures of {context.classes} classes, of which no tenth can be held "
-            "out to choose on; give two pictures or more of a class"
+            f"{train.spec} has {len(train)} images of {context.classes} classes, of which no tenth can be held "
+            "out to choose on; give two images or more of a class"
         )
     try:
         if name in ("lowshot", "semi"):
@@ -245,7 +245,7 @@ def _by_reason(left_out: dict[str, str]) -> str:
 
 
 def _known_of(named: NamedSets, context: Context) -> dict[str, str]:
-    """What a reader of a result must know of its pictures; nothing where test is a labelled split."""
+    """What a reader of a result must know of its images; nothing where test is a labelled split."""
     said = {"test_pictures": named.note, UNLABELLED: context.unlabelled}
     return {name: text for name, text in said.items() if text}
 
@@ -262,10 +262,10 @@ def _load(named: NamedSets, *, max_bad: float, own: bool) -> dict[str, PictureSe
         try:
             sets[name] = pictures = open_pictures(spec, limit=room, max_bad=max_bad)
         except UsageError as error:
-            where = "The run names these pictures, as seen from where it was trained: name them with --data SPEC."
+            where = "The run names these images, as seen from where it was trained: name them with --data SPEC."
             raise UsageError(f"{error} {where}" if own and name == "train" else str(error)) from None
         if len(pictures) < 2:
-            raise ProsminError(f"{spec} holds one picture; a protocol needs 2 or more.")
+            raise ProsminError(f"{spec} holds one image; a protocol needs 2 or more.")
         if isinstance(pictures, Pictures):
             room -= pictures.images.nbytes
             tell_left_out(pictures.spec, pictures.bad)
@@ -273,7 +273,7 @@ def _load(named: NamedSets, *, max_bad: float, own: bool) -> dict[str, PictureSe
 
 
 def _finished(folder: Path, name: str, encoder: Encoder, named: NamedSets, options: Options) -> dict[str, Any] | None:
-    """A result already there, if it is of this encoder, these pictures and these options."""
+    """A result already there, if it is of this encoder, these images and these options."""
     row = _read(folder, name)
     # A result of an earlier version says nothing of an option that there was not: it had its default.
     had, asked = read_by(Options(), name) | (row.get("options") or {}), read_by(options, name)
@@ -317,7 +317,7 @@ def _unchanged(found: dict[str, dict[str, Any]], marks: dict[str, str]) -> dict[
 
 
 def _replaced(folder: Path, names: Sequence[str], named: NamedSets, options: Options) -> str:
-    """The results of other pictures that these protocols are about to replace, by their pictures; empty: none."""
+    """The results of other images that these protocols are about to replace, by their images; empty: none."""
     found: dict[str, list[str]] = {}
     for name in names:
         row = _read(folder, name)

@@ -14,7 +14,7 @@ from prosmin.errors import ProsminError, UsageError
 def common_classes(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...] | None:
     """The names of the classes of two splits that count them alike; None where they do not.
 
-    A split that has no picture of a class may know it by its number alone, or not at all where it is the last.
+    A split that has no image of a class may know it by its number alone, or not at all where it is the last.
     """
     names = []
     for number in range(max(len(first), len(second))):
@@ -43,7 +43,7 @@ WITHOUT_LABELS = ("ood", "uncertainty", "pictures")
 """Protocols that need no labels; of the uncertainty, right and wrong answers are then left out."""
 UNLABELLED = "without_labels"
 """The setting of a result that says why nothing in it was judged by labels."""
-LEAST, MOST = 10, 2000  # pictures of a tenth, and the least that must remain beside it
+LEAST, MOST = 10, 2000  # images of a tenth, and the least that must remain beside it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,8 @@ class NamedSets:
     """The SPECs by name: train, test, then the out-of-distribution sets."""
 
     specs: dict[str, str]
-    own_tenth: bool = False  # test is a tenth of the pictures that train names, train the rest
-    learned: bool = False  # the encoder was trained on the pictures that train names
+    own_tenth: bool = False  # test is a tenth of the images that train names, train the rest
+    learned: bool = False  # the encoder was trained on the images that train names
 
     @property
     def ood(self) -> tuple[str, ...]:
@@ -61,26 +61,26 @@ class NamedSets:
 
     @property
     def data(self) -> dict[str, str]:
-        """The pictures as a result names them: a tenth of a set is not the set."""
+        """The images as a result names them: a tenth of a set is not the set."""
         return self.specs | ({"test": tenth_of(self.specs["train"])} if self.own_tenth else {})
 
     @property
     def note(self) -> str | None:
-        """What must be known about the test pictures before a number is believed; None where they are a split."""
+        """What must be known about the test images before a number is believed; None where they are a split."""
         train = self.specs["train"]
         if self.own_tenth:
-            seen = "; the encoder has learned from these pictures too, so they are no unseen test"
+            seen = "; the encoder has learned from these images too, so they are no unseen test"
             return (
-                f"{train} has no test split: a tenth of it ({LEAST} to {MOST} pictures, fixed by their names) takes "
+                f"{train} has no test split: a tenth of it ({LEAST} to {MOST} images, fixed by their names) takes "
                 f"its place{seen if self.learned else ''}"
             )
         if same_pictures(train, self.specs["test"]):
-            return f"--data and --test both name {train}: what is measured is no test, every picture is found in train"
+            return f"--data and --test both name {train}: what is measured is no test, every image is found in train"
         return None
 
     @property
     def arguments(self) -> list[str]:
-        """The same pictures on a command line."""
+        """The same images on a command line."""
         return data_arguments(self.data) + (["--ood", ",".join(self.ood)] if self.ood else [])
 
 
@@ -113,21 +113,21 @@ def tenth_of(spec: str) -> str:
 
 
 def data_arguments(data: dict[str, str]) -> list[str]:
-    """--data and --test for the pictures that a result names."""
+    """--data and --test for the images that a result names."""
     own = data["test"] == tenth_of(data["train"])
     return ["--data", data["train"], *([] if own else ["--test", data["test"]])]
 
 
 def tenth_by_name(keys: Sequence[str], *, spec: str) -> Tensor:
-    """True for the tenth that takes the place of test, LEAST to MOST pictures: (N,) mask.
+    """True for the tenth that takes the place of test, LEAST to MOST images: (N,) mask.
 
-    A hash of its name decides about a picture, not its place: with a few more pictures in the folder nearly the same
+    A hash of its name decides about an image, not its place: with a few more images in the folder nearly the same
     ones are taken.
     """
     if len(keys) < 2 * LEAST:
         raise ProsminError(
-            f"{spec} has no test split, and of its {len(keys)} pictures none can be set apart: allowed are "
-            f"{2 * LEAST} or more. Name test pictures with --test SPEC."
+            f"{spec} has no test split, and of its {len(keys)} images none can be set apart: allowed are "
+            f"{2 * LEAST} or more. Name test images with --test SPEC."
         )
     count = min(max(round(len(keys) / 10), LEAST), MOST)
     digests = [hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=8).digest() for key in keys]

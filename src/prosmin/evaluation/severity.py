@@ -25,7 +25,7 @@ _SHARPNESS_BATCH = 256
 
 @torch.no_grad()
 def sharpness(pictures: PictureSet, views: ViewsConfig, *, device: torch.device) -> Tensor:
-    """Variance of the Laplacian of what the encoder sees of each picture, in grey levels of 0 to 1: (N,)."""
+    """Variance of the Laplacian of what the encoder sees of each image, in grey levels of 0 to 1: (N,)."""
     parts = []
     for batch in picture_batches(pictures, size=_SHARPNESS_BATCH, device=device):
         boxes = centre_boxes(batch.sizes, share=views.crop_share)
@@ -41,7 +41,7 @@ def laplacian_variance(levels: Tensor) -> Tensor:
     return (around - 4.0 * middle).flatten(1).var(1, correction=0)
 
 
-AREAS = (0.8, 0.6, 0.4, 0.2, 0.1)  # share of the picture that a crop of severity 1 to 5 keeps
+AREAS = (0.8, 0.6, 0.4, 0.2, 0.1)  # share of the image that a crop of severity 1 to 5 keeps
 _CORRUPTIONS = {"blur": "gaussian_blur", "noise": "gaussian_noise"}
 _BATCH = 256
 
@@ -55,10 +55,10 @@ class Worsened(NamedTuple):
 
 
 def severity_curves(encoder: Encoder, pictures: Pictures, *, seed: int) -> Worsened:
-    """The uncertainty by kind and severity, from 0, the picture as the encoder sees it or, of crops, all of it, to 5.
+    """The uncertainty by kind and severity, from 0, the image as the encoder sees it or, of crops, all of it, to 5.
 
     strength: share of the area kept, sigma in pixels, deviation; mean, and the quartiles low and high, over the
-    pictures; spearman: the rank correlation of a picture's uncertainty with the severity, its mean over the pictures.
+    images; spearman: the rank correlation of an image's uncertainty with the severity, its mean over the images.
     """
     whole = seeing_all(encoder)
     seen = framed(pictures, encoder.config.views)
@@ -67,7 +67,7 @@ def severity_curves(encoder: Encoder, pictures: Pictures, *, seed: int) -> Worse
     strengths |= {kind: (0.0, *PARAMETERS[parameters][name]) for kind, name in _CORRUPTIONS.items()}
 
     def worsened(kind: str, severity: int) -> Pictures:
-        if kind == "crop":  # of all of a picture, as in training
+        if kind == "crop":  # of all of an image, as in training
             return crops(pictures, AREAS[severity - 1], encoder.config.views, seed=seed)
         name = _CORRUPTIONS[kind]
         return corrupt(seen, name, severity, seed=seed, parameters=parameters, device=encoder.device)
@@ -78,9 +78,9 @@ def severity_curves(encoder: Encoder, pictures: Pictures, *, seed: int) -> Worse
     for kind, strength in strengths.items():
         try:
             worse = [whole.uncertainty(worsened(kind, severity)) for severity in SEVERITIES]
-            # Shares of the whole picture are held against all of it: an encoder may look at its centre only.
+            # Shares of the whole image are held against all of it: an encoder may look at its centre only.
             full = clean if kind != "crop" else whole.uncertainty(crops(pictures, 1.0, encoder.config.views, seed=seed))
-        except ProsminError as error:  # pictures too small for a corruption to be defined
+        except ProsminError as error:  # images too small for a corruption to be defined
             left_out[kind] = str(error)
             continue
         curves[kind] = {"strength": list(strength), **_curve(torch.stack([full, *worse], dim=1))}
@@ -88,7 +88,7 @@ def severity_curves(encoder: Encoder, pictures: Pictures, *, seed: int) -> Worse
 
 
 def seeing_all(encoder: Encoder) -> Encoder:
-    """The encoder for pictures that are cut already: it is not to cut them once more."""
+    """The encoder for images that are cut already: it is not to cut them once more."""
     whole = copy.copy(encoder)
     whole.config = dataclasses.replace(encoder.config, views=dataclasses.replace(encoder.config.views, crop_share=1.0))
     return whole
@@ -96,9 +96,9 @@ def seeing_all(encoder: Encoder) -> Encoder:
 
 @torch.no_grad()
 def crops(pictures: Pictures, area: float, views: ViewsConfig, *, seed: int) -> Pictures:
-    """A random resized crop of each picture that keeps this share of its area, at the size of a view.
+    """A random resized crop of each image that keeps this share of its area, at the size of a view.
 
-    A picture's crops of all areas are drawn with the same numbers: they lie about one place and have one shape.
+    An image's crops of all areas are drawn with the same numbers: they lie about one place and have one shape.
     """
     key = randomness.key(seed, 0, "severity: crops")
     numbers = randomness.uniform(key, torch.arange(len(pictures)), BOX_NUMBERS)
@@ -117,7 +117,7 @@ def crops(pictures: Pictures, area: float, views: ViewsConfig, *, seed: int) -> 
 def _curve(uncertainty: Tensor) -> dict[str, Any]:
     """Of the uncertainties by severity (N, 6)."""
     severity = torch.arange(uncertainty.shape[1])
-    # A picture whose uncertainty never moves has no correlation; it counts as one that does not react.
+    # An image whose uncertainty never moves has no correlation; it counts as one that does not react.
     each = spearman(uncertainty, severity.expand_as(uncertainty)).nan_to_num(0.0)
     low, high = torch.quantile(uncertainty.double(), torch.tensor([0.25, 0.75], dtype=torch.float64), dim=0)
     return {

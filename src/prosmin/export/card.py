@@ -17,12 +17,12 @@ from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError
 
 BATCHES = (1, 5)
-"""Batches that are compared: one picture, and a number that a traced graph could not have kept."""
+"""Batches that are compared: one image, and a number that a traced graph could not have kept."""
 
 
 def random_views(views: ViewsConfig, count: int) -> Tensor:
-    """Evaluation views of random pictures, (N, 3, h, h); always the same."""
-    # Coarser than the view: patches of colour differ from picture to picture, where fine noise all looks the same.
+    """Evaluation views of random images, (N, 3, h, h); always the same."""
+    # Coarser than the view: patches of colour differ from image to image, where fine noise all looks the same.
     side = max(2, views.global_size // 4)
     random = torch.Generator().manual_seed(count)
     pictures = torch.randint(0, 256, (count, 3, side, side), generator=random, dtype=torch.uint8)
@@ -54,7 +54,7 @@ def check_agreement(
             if not worst[name] <= tolerance:  # NaN is not either
                 raise ProsminError(
                     f"The exported encoder's {name} differ from the encoder's own by {worst[name]:.1e} of their size, "
-                    f"on {count} random pictures; allowed: {tolerance:.0e}. Nothing was written. {remedy}"
+                    f"on {count} random images; allowed: {tolerance:.0e}. Nothing was written. {remedy}"
                 )
     return worst
 
@@ -116,7 +116,7 @@ def describe_encoder(encoder: Encoder) -> dict[str, Any]:
 
 
 def describe_preprocessing(views: ViewsConfig) -> dict[str, Any]:
-    """The evaluation view of a picture in numbers, and in words that leave nothing open."""
+    """The evaluation view of an image in numbers, and in words that leave nothing open."""
     return {
         "max_shorter": MAX_SHORTER,
         "max_longer": MAX_LONGER,
@@ -127,14 +127,14 @@ def describe_preprocessing(views: ViewsConfig) -> dict[str, Any]:
         "mean": list(views.mean),
         "std": list(views.std),
         "steps": [
-            "Turn the picture as its EXIF orientation says. Of an animation the first frame counts.",
+            "Turn the image as its EXIF orientation says. Of an animation the first frame counts.",
             "Make it RGB in bytes: grey is repeated, transparency is dropped and not blended, a 16 bit value v becomes "
             "(255 v + 32767) // 65535.",
             "Where its shorter side is above max_shorter or its longer side above max_longer, reduce it by the factor "
             "min(max_shorter / shorter, max_longer / longer), sides rounded, bilinear with antialiasing, to bytes. "
             "A JPEG whose longer side is at least twice that of the result is first decoded at a half, a quarter or "
             "an eighth, the least that is no smaller than the result. Without this step the outputs differ slightly "
-            "for such large pictures, and for no others.",
+            "for such large images, and for no others.",
             "Divide the bytes by 255, for values from 0 to 1.",
             "Cut the centred square whose side is crop_share times the shorter side, rounded; "
             "its top and left are half of what remains, rounded down.",

@@ -1,4 +1,4 @@
-"""ONNX: normalised evaluation views (N, 3, h, h) in, features, mean and scale out, for any number N of pictures."""
+"""ONNX: normalised evaluation views (N, 3, h, h) in, features, mean and scale out, for any number N of images."""
 
 import json
 import warnings
@@ -34,8 +34,8 @@ _REMEDY = "Another version of torch, onnxscript or onnxruntime may do better; --
 
 _MEANINGS = {
     "features": "the backbone's representation, for classifiers and neighbours",
-    "mean": "the method's embedding of the picture, the mean where it forecasts a distribution",
-    "scale": "the standard deviation of that distribution; the mean of its logarithm is the picture's uncertainty",
+    "mean": "the method's embedding of the image, the mean where it forecasts a distribution",
+    "scale": "the standard deviation of that distribution; the mean of its logarithm is the image's uncertainty",
 }
 
 
@@ -161,7 +161,7 @@ def _sentences(encoder: Encoder, card: dict[str, Any], *, worst: float) -> list[
     absent = f"; {card['made_of']['encoder']} has no {' and no '.join(card['absent'])}" if card["absent"] else ""
     return [
         f"in: views (N, 3, {side}, {side}), normalised as its card says; out: {', '.join(card['outputs'])}{absent}",
-        f"onnxruntime agrees with the encoder to {worst:.0e} on random pictures",
+        f"onnxruntime agrees with the encoder to {worst:.0e} on random images",
     ]
 
 

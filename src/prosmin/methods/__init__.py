@@ -1,4 +1,4 @@
-"""The methods: views in, one loss a picture out. docs/extending.md tells how to add one."""
+"""The methods: views in, one loss per image out. docs/extending.md tells how to add one."""
 
 import threading
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class Method(Protocol):
     online: nn.Module
     target: nn.Module
     spans_batch: bool
-    """Whether a picture's loss depends on the other pictures, so that a batch cannot be taken in parts."""
+    """Whether an image's loss depends on the other images, so that a batch cannot be taken in parts."""
 
     def __call__(self, views: Views, draws: Draws) -> Output:
         """Score the views of a batch."""

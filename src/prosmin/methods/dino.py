@@ -1,4 +1,4 @@
-"""DINO: the online network predicts which of K prototypes the target sees in another view of the picture.
+"""DINO: the online network predicts which of K prototypes the target sees in another view of the image.
 
 Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021. The target's outputs are
 centred, so that no prototype wins everywhere, and sharpened, so that they are not all alike: together the two

@@ -1,8 +1,8 @@
 """Telling the own target among those of the batch: what makes representations discriminate, beside the forecast.
 
 A scoring rule asks where the target will be, and is as content with targets that hardly differ. Identification asks
-whose target it is: from the forecast's mean, the target of the same picture has to be found among the targets of all
-pictures of the batch, a log score over as many answers (InfoNCE: van den Oord et al., 2018). It reaches f and g through
+whose target it is: from the forecast's mean, the target of the same image has to be found among the targets of all
+images of the batch, a log score over as many answers (InfoNCE: van den Oord et al., 2018). It reaches f and g through
 a predictor that is held still, so that q itself is trained by the scoring rule alone and its forecast stays proper: q
 has no way to trade calibration against recognition.
 """
@@ -42,7 +42,7 @@ class Identification(nn.Module):
         self.temperature = temperature
 
     def forward(self, mean: Tensor, targets: Tensor, own: Tensor) -> Tensor:
-        """mean (V, B, K), targets of all pictures (G, N, K), own (B,): the row of each picture -> (V, G, B).
+        """mean (V, B, K), targets of all images (G, N, K), own (B,): the row of each image -> (V, G, B).
 
         By cosines, so that the size of a forecast does not matter.
         """

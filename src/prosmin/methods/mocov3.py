@@ -1,7 +1,7 @@
-"""MoCo v3: a query must be more like the key of its picture's other view than like any other picture's key.
+"""MoCo v3: a query must be more like the key of its image's other view than like any other image's key.
 
 Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021. Two views and no
-queue: the other pictures of the batch, of all processes, are the negatives.
+queue: the other images of the batch, of all processes, are the negatives.
 """
 
 from itertools import pairwise
@@ -59,7 +59,7 @@ class Contrast(nn.Module):
     def forward(self, queries: Tensor, keys: Tensor, own: Tensor) -> Tensor:
         """2 temperature * sum over both views of the cross-entropy of picking the own key of the other view.
 
-        unit queries (2, B, K), unit keys (2, N, K), own (B,): the row of each picture's key -> (B,). The
+        unit queries (2, B, K), unit keys (2, N, K), own (B,): the row of each image's key -> (B,). The
         factor keeps the size of the gradient about the same at every temperature.
         """
         with torch.autocast(queries.device.type, enabled=False):
@@ -87,7 +87,7 @@ class MoCoV3(nn.Module):
         self.contrast = Contrast(config.loss.temperature)
 
     def forward(self, views: Views, draws: Draws) -> Output:
-        """Queries of each view against the keys of the other view of all pictures."""
+        """Queries of each view against the keys of the other view of all images."""
         G, B = views.global_views.shape[:2]
         x = views.global_views.flatten(0, 1)  # (G B, 3, h, h)
         features, projections = self.online(x)

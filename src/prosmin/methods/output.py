@@ -13,8 +13,8 @@ from prosmin.randomness import Streams
 class Draws:
     """Where training stands and the randomness of the step.
 
-    Every number is a function of seed, step and the pictures' positions (B,) in the global batch; `epoch` counts the
-    passes over the pictures behind this step, the fraction of the present one included. No tuple: Fabric would copy it.
+    Every number is a function of seed, step and the images' positions (B,) in the global batch; `epoch` counts the
+    passes over the images behind this step, the fraction of the present one included. No tuple: Fabric would copy it.
     """
 
     def __init__(self, seed: int, step: int, positions: Tensor, epoch: float) -> None:

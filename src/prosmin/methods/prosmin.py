@@ -24,7 +24,7 @@ class ForecastNoise(nn.Module):
     """The normal numbers of the samples; a module, so that it compiles like the networks."""
 
     def forward(self, streams: Streams, shape: tuple[int, int, int]) -> Tensor:
-        """The streams of B pictures, shape (V, S', K) -> (V, B, S', K)."""
+        """The streams of B images, shape (V, S', K) -> (V, B, S', K)."""
         return box_muller(streams, shape).transpose(0, 1)
 
 
@@ -96,7 +96,7 @@ class ProSMIN(nn.Module):
         )
 
     def score(self, mean: Tensor, scale: Tensor, target: Tensor, draws: Draws) -> Tensor:
-        """mean, scale (V, B, K) against target (G, B, K) -> one loss a picture, (B,)."""
+        """mean, scale (V, B, K) against target (G, B, K) -> one loss per image, (B,)."""
         loss = self.loss
         count = noise_count(loss.estimator, loss.samples, loss.antithetic)
         noise = None
@@ -111,7 +111,7 @@ class ProSMIN(nn.Module):
         return self.scorer(mean, scale, target, noise, weights, bandwidth)
 
     def identify(self, t: Tensor, target: Tensor) -> Tensor:
-        """How badly a picture's target is told from the batch's: t (V B, K), target (G, B, K) -> (B,)."""
+        """How badly an image's target is told from the batch's: t (V B, K), target (G, B, K) -> (B,)."""
         with held_still(self.predictor):
             mean = self.predictor(t)[0].unflatten(0, (-1, target.shape[1]))  # (V, B, K)
         targets, first = gather_rows(target)  # (G, N, K)

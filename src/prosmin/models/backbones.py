@@ -46,7 +46,7 @@ def is_vit(name: str) -> bool:
 
 
 def check_views(backbone: nn.Module, config: Config) -> None:
-    """An error where the network cannot take the views, or gives something else than one vector a picture."""
+    """An error where the network cannot take the views, or gives something else than one vector an image."""
     views = config.views
     weights = next(backbone.parameters())
     backbone.eval()
@@ -62,7 +62,7 @@ def check_views(backbone: nn.Module, config: Config) -> None:
             ) from None
         if found.shape != (1, backbone.num_features):
             raise UsageError(
-                f"backbone.name is {config.backbone.name!r}, which gives {tuple(found.shape)} for a picture "
+                f"backbone.name is {config.backbone.name!r}, which gives {tuple(found.shape)} for an image "
                 f"where one vector of {backbone.num_features} is wanted. Choose another."
             )
     backbone.train()

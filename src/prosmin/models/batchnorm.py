@@ -26,7 +26,7 @@ class _FromProcesses(torch.autograd.Function):
 
 
 class GlobalBatchNorm(_BatchNorm):
-    """BatchNorm1d and BatchNorm2d alike, (B, C) or (B, C, h, w); every process must hold as many pictures."""
+    """BatchNorm1d and BatchNorm2d alike, (B, C) or (B, C, h, w); every process must hold as many images."""
 
     def _check_input_dim(self, input: Tensor) -> None:
         assert input.ndim in (2, 4)

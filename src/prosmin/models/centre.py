@@ -28,5 +28,5 @@ class Centre(nn.Module):
 
 
 def batch_mean(raw: Tensor) -> Tensor:
-    """What the centre follows: the mean over views and pictures, (G, B, ..., K) -> (K,), not rounded to bfloat16."""
+    """What the centre follows: the mean over views and images, (G, B, ..., K) -> (K,), not rounded to bfloat16."""
     return raw.flatten(0, -2).mean(0, dtype=torch.promote_types(raw.dtype, torch.float32))

@@ -109,7 +109,7 @@ class GaussianPredictor(nn.Module):
         # exp in float32 or wider: a bf16 scale has three digits.
         log_variance = self.log_variance(h)
         wide = log_variance if log_variance.dtype == torch.float64 else log_variance.float()
-        # A picture unlike the others can push a linear branch anywhere and its exponential to infinity.
+        # An image unlike the others can push a linear branch anywhere and its exponential to infinity.
         log_scale = LOG_SCALE_RANGE * torch.tanh(0.5 * LOG_SCALE_GAIN * wide / LOG_SCALE_RANGE)
         return mean, self.unit * torch.exp(log_scale)
 

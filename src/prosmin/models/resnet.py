@@ -1,4 +1,4 @@
-"""A small family of ResNets for small pictures: a 3x3 stem without pooling (He et al., 2016, section 4.2)."""
+"""A small family of ResNets for small images: a 3x3 stem without pooling (He et al., 2016, section 4.2)."""
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,6 @@ class SmallResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features of a batch of pictures."""
+        """Features of a batch of images."""
         x = x.contiguous(memory_format=torch.channels_last)
         return self.blocks(self.stem(x)).mean(dim=(2, 3))

@@ -122,7 +122,7 @@ def vit_tokens(vit: VisionTransformer, x: Tensor, mask: Tensor | None, mask_toke
     if mask is not None:
         hidden = mask.view(*patches.shape[:3], 1)
         patches = torch.where(hidden, mask_token.to(patches.dtype), patches)
-    # From here on as VisionTransformer.forward_features goes, which takes pictures only.
+    # From here on as VisionTransformer.forward_features goes, which takes images only.
     x = vit.norm_pre(vit.patch_drop(vit._pos_embed(patches)))
     tokens = vit.norm(checkpoint_seq(vit.blocks, x) if vit.grad_checkpointing else vit.blocks(x))
     return vit.forward_head(tokens), tokens[:, vit.num_prefix_tokens :]
@@ -133,7 +133,7 @@ VIT_B_WIDTH = 768
 
 
 def probe_features(backbone: nn.Module, x: Tensor) -> Tensor:
-    """Pictures (B, 3, h, w) -> (B, F), as `describe_probe` says in words."""
+    """Images (B, 3, h, w) -> (B, F), as `describe_probe` says in words."""
     if not isinstance(backbone, VisionTransformer) or not backbone.has_class_token:
         return backbone(x)
     small = backbone.embed_dim < VIT_B_WIDTH

@@ -60,19 +60,19 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """One picture of a gallery."""
+    """One image of a gallery."""
 
     uri: str
     label: str
     key: str
     value: str
     pixelated: bool
-    place: str = ""  # where script.js finds its neighbours: run and picture, such as 0:17
+    place: str = ""  # where script.js finds its neighbours: run and image, such as 0:17
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery:
-    """Pictures in order, their numbers in a table beneath."""
+    """Images in order, their numbers in a table beneath."""
 
     id: str
     title: str
@@ -94,7 +94,7 @@ class Key:
 
 @dataclass(frozen=True, kw_only=True)
 class Atlas:
-    """A map of pictures. `data` is JSON for script.js, `sheet` the thumbnails; both lie beside the drawing."""
+    """A map of images. `data` is JSON for script.js, `sheet` the thumbnails; both lie beside the drawing."""
 
     id: str
     title: str
@@ -112,7 +112,7 @@ class Atlas:
 
 @dataclass(frozen=True, kw_only=True)
 class Shot:
-    """One picture of a strip."""
+    """One image of a strip."""
 
     uri: str
     caption: str
@@ -121,7 +121,7 @@ class Shot:
 
 @dataclass(frozen=True, kw_only=True)
 class Strip:
-    """One picture in several renderings beside each other."""
+    """One image in several renderings beside each other."""
 
     label: str
     key: str

@@ -1,4 +1,4 @@
-"""The command that makes what a page lacks, as it works for this run: on the pictures it was evaluated with."""
+"""The command that makes what a page lacks, as it works for this run: on the images it was evaluated with."""
 
 import shlex
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ NEEDING = (
     "kNN",
     "linear probe",
     "calibration",
-    "corrupted pictures",
+    "corrupted images",
     "R-AUROC, recall and risk against coverage of the uncertainty",
 )
 """What the sections of a page have to say about right and wrong answers."""
@@ -63,7 +63,7 @@ def _blind(run: Run, name: str) -> bool:
 
 
 def _data(run: Run, *, labelled: bool) -> dict[str, str]:
-    """The pictures of one of its results, by name; empty where none tells, or none with labels where they count."""
+    """The images of one of its results, by name; empty where none tells, or none with labels where they count."""
     for name in run.results:
         data = {str(part): spec for part, spec in run.part(name, "data").items() if isinstance(spec, str)}
         if {"train", "test"} <= data.keys() and not (labelled and _blind(run, name)):
@@ -72,6 +72,6 @@ def _data(run: Run, *, labelled: bool) -> dict[str, str]:
 
 
 def _source(run: Run, data: dict[str, str] | None = None) -> str:
-    """The kind of source that the pictures come from, those of the training unless others are given."""
+    """The kind of source that the images come from, those of the training unless others are given."""
     spec = (data or {}).get("train") or str(run.setting("data", "spec") or "photos")
     return spec.partition(":")[0].partition("@")[0]

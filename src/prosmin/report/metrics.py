@@ -9,14 +9,14 @@ from typing import Literal, NamedTuple
 PROTOCOLS = {
     "knn": "kNN",
     "linear": "Linear probe",
-    "linear-paper": "Linear classifier on augmented pictures",
+    "linear-paper": "Linear classifier on augmented images",
     "lowshot": "Low-shot: frozen features, few labels",
     "semi": "Semi-supervised: fine-tuned on few labels",
     "transfer": "Transfer: fine-tuned on other sets",
     "ood": "Out of distribution",
     "uncertainty": "Uncertainty",
-    "corruption": "Corrupted pictures",
-    "pictures": "Map of the test pictures",
+    "corruption": "Corrupted images",
+    "pictures": "Map of the test images",
 }
 
 BASELINES = {
@@ -76,9 +76,9 @@ METRICS = {
     "mean_ece": Metric("mean calibration error (ECE)", "lower"),
     "mce": Metric("mean corruption error (mCE, AlexNet is 100 %)", "lower", True),
     "relative_mce": Metric("relative mCE", "lower", True),
-    "clean_error": Metric("error on clean pictures", "lower", True),
-    "clean_nll": Metric("negative log-likelihood on clean pictures", "lower"),
-    "clean_ece": Metric("calibration error on clean pictures", "lower"),
+    "clean_error": Metric("error on clean images", "lower", True),
+    "clean_nll": Metric("negative log-likelihood on clean images", "lower"),
+    "clean_ece": Metric("calibration error on clean images", "lower"),
     **{f"coverage_{p}": Metric(f"coordinates within intervals of {p} %", "", True) for p in (50, 90, 95)},
     **{f"joint_coverage_{p}": Metric(f"observations within ellipsoids of {p} %", "", True) for p in (50, 90, 95)},
     **{
@@ -90,16 +90,16 @@ METRICS = {
     "energy_score": Metric("energy score of the forecasts"),
     "energy_skill": Metric("energy-score skill against one constant scale", "higher"),
     "energy_skill_coordinates": Metric("energy-score skill against a constant scale for each coordinate", "higher"),
-    "energy_skill_climatology": Metric("energy-score skill against not looking at the picture", "higher"),
+    "energy_skill_climatology": Metric("energy-score skill against not looking at the image", "higher"),
     "spearman_crop": Metric("rank correlation with smaller crops", "higher"),
     "spearman_blur": Metric("rank correlation with blur", "higher"),
     "spearman_noise": Metric("rank correlation with noise", "higher"),
-    "spearman_sharpness": Metric("rank correlation with the picture's sharpness"),
+    "spearman_sharpness": Metric("rank correlation with the image's sharpness"),
     "spearman_feature_norm": Metric("rank correlation with the length of the features"),
     "map_neighbours_kept": Metric("neighbours the map keeps together", "", True),
 }
 ACCURACIES = ("top1", "top1_k200", "recall_at_1")
-"""Shares of right answers, each of one picture: their interval follows from the number of pictures."""
+"""Shares of right answers, each of one image: their interval follows from the number of images."""
 MAIN = (
     "top1", "nll", "ece", "mean_error", "mean_nll", "mean_ece", "mce", "relative_mce", "clean_error",
     "recall_at_1", "r_auroc", "aurc", "coverage_90", "squared_error_ratio", "energy_skill",

@@ -1,4 +1,4 @@
-"""Sections in, one HTML file out: style, script and pictures inside it, nothing fetched from anywhere."""
+"""Sections in, one HTML file out: style, script and images inside it, nothing fetched from anywhere."""
 
 import base64
 import hashlib
@@ -84,7 +84,7 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def _of_the_test(run: Run) -> list[str]:
-    """What its results say of test pictures that are none, each sentence once."""
+    """What its results say of test images that are none, each sentence once."""
     said = [run.part(name, "settings").get("test_pictures") for name in run.results]
     return [f"{text}." for text in dict.fromkeys(said) if isinstance(text, str)]
 

@@ -212,7 +212,7 @@ def _read_arrays(path: Path, notes: list[str]) -> Arrays:
 
 
 def size_of_test(run: Run, protocol: str) -> int | None:
-    """How many test pictures a protocol was measured on, where it or one with the same pictures says."""
+    """How many test images a protocol was measured on, where it or one with the same images says."""
     tested = run.part(protocol, "data").get("test")
     for name in (protocol, *run.results):
         if name == protocol or (tested is not None and run.part(name, "data").get("test") == tested):
@@ -225,7 +225,7 @@ def size_of_test(run: Run, protocol: str) -> int | None:
 
 
 def counted(curve: Any) -> int:
-    """The pictures in a reliability diagram, 0 where it does not say."""
+    """The images in a reliability diagram, 0 where it does not say."""
     counts = curve.get("count") if isinstance(curve, dict) else None
     if not isinstance(counts, list) or not all(isinstance(n, int) for n in counts):
         return 0

@@ -18,7 +18,7 @@ class Column:
     metrics: dict[str, float]
     style: str
     trained: bool
-    size: int | None = None  # test pictures, where known
+    size: int | None = None  # test images, where known
 
 
 def columns(runs: Sequence[Run], protocol: str) -> list[Column]:
@@ -48,7 +48,7 @@ def columns(runs: Sequence[Run], protocol: str) -> list[Column]:
 
 
 def measured_on(run: Run, name: str) -> str:
-    """The pictures of a result; empty where it does not say, or where it has sets of its own."""
+    """The images of a result; empty where it does not say, or where it has sets of its own."""
     data = run.part(name, "data")
     if name == "transfer" or not {"train", "test"} <= data.keys():
         return ""
@@ -56,12 +56,12 @@ def measured_on(run: Run, name: str) -> str:
 
 
 def differ(runs: Sequence[Run]) -> bool:
-    """Whether not all the numbers of these runs are of the same pictures."""
+    """Whether not all the numbers of these runs are of the same images."""
     return len({said for run in runs for name in run.results if (said := measured_on(run, name))}) > 1
 
 
 def heading(runs: Sequence[Run], name: str) -> str:
-    """The title of a protocol's table, with its pictures where there are others on the page."""
+    """The title of a protocol's table, with its images where there are others on the page."""
     by_run = {run.name: on for run in runs if (on := measured_on(run, name))}
     if not by_run or not differ(runs):
         return protocol(name)
@@ -71,12 +71,12 @@ def heading(runs: Sequence[Run], name: str) -> str:
 
 
 def mixed(run: Run) -> list[str]:
-    """A warning each where the protocols of one run were measured on different pictures or by different encoders."""
+    """A warning each where the protocols of one run were measured on different images or by different encoders."""
     apart = "so that their numbers do not belong together"
     said = []
     if pictures := _listed(run, measured_on, "on"):
         said.append(
-            f"its protocols were measured on different pictures, {apart}: {pictures}. "
+            f"its protocols were measured on different images, {apart}: {pictures}. "
             "prosmin evaluate --out DIR keeps the results of each set apart."
         )
     if encoders := _listed(run, measured_by, "by"):
@@ -111,7 +111,7 @@ def too_narrow(runs: Sequence[Run]) -> str:
     if not any(str(spec).partition("@")[0] == "photos" for spec in tested):
         return ""
     return (
-        " The patches of the embedded photographs overlap, but are counted as independent test pictures: "
+        " The patches of the embedded photographs overlap, but are counted as independent test images: "
         "their intervals are too narrow, often by a factor of 2 or more."
     )
 
@@ -131,7 +131,7 @@ def metrics_table(of: Sequence[Column], keys: Sequence[str], title: str) -> Tabl
 
 
 def uncertainty(column: Column, key: str, how: Metric) -> str:
-    """What stands behind a number: its spread over draws, or its interval over the test pictures."""
+    """What stands behind a number: its spread over draws, or its interval over the test images."""
     spread = column.metrics.get(spread_of(key))
     if spread is not None:
         return f"± {100 * spread:.1f}" if how.percent else f"± {how.text(spread)}"

@@ -114,7 +114,7 @@ def _pooled_scores(
     coordinate: float | None,
     lam: float,
 ) -> Tensor:
-    """The U-statistic over all V S samples of a picture: -> (1, G, B). `coordinate`: its beta."""
+    """The U-statistic over all V S samples of an image: -> (1, G, B). `coordinate`: its beta."""
     dtype = product_dtype(mean, scale, target)
     with outside_autocast(mean):
         mean, scale, noise = (x.to(dtype) for x in (mean, scale, noise))

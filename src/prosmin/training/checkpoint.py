@@ -304,5 +304,5 @@ def _since(moment: float) -> float:
 
 
 def pictures_of(fabric: Fabric, feed: Feed, config: Config) -> dict[str, Any]:
-    """What a run learns from: how many pictures and, looked up by one process for all, the mark of their files."""
+    """What a run learns from: how many images and, looked up by one process for all, the mark of their files."""
     return {"count": len(feed), "mark": files_mark(config.data.spec) if fabric.is_global_zero else None}

@@ -26,7 +26,7 @@ _TROUBLES: tuple[Trouble, ...] = get_args(Trouble)  # the worst last
 
 @torch.no_grad()
 def target_std(target: Tensor) -> Tensor:
-    """Standard deviation over the pictures, mean over views and coordinates: (G, B, K) -> ()."""
+    """Standard deviation over the images, mean over views and coordinates: (G, B, K) -> ()."""
     return target.float().std(dim=1).mean()
 
 
@@ -54,7 +54,7 @@ def _rank(gram: Tensor) -> Tensor:
 def measure(observed: dict[str, Tensor], together: Together = lambda x, dim: x, *, world: int = 1) -> dict[str, Tensor]:
     """What the health numbers of a step are made of, from what a method observed: on the device, without waiting.
 
-    `together` puts the tensors of `world` processes side by side along a dimension: the numbers are of all pictures.
+    `together` puts the tensors of `world` processes side by side along a dimension: the numbers are of all images.
     """
     found: dict[str, Tensor] = {}
     if "target" in observed:

@@ -63,7 +63,7 @@ class Logbook:
         self._fabric, self._run, self._feed = fabric, run, feed
         self._progress, self._processes, self._saver = progress, processes, saver
         self._config = config
-        self._taken: list[tuple[int, Step, Tensor]] = []  # steps with their pictures' numbers
+        self._taken: list[tuple[int, Step, Tensor]] = []  # steps with their images' numbers
         self._asked: tuple[list[tuple[int, Step, Tensor]], dict[str, Any] | None, Reading] | None = None
         self._logged, self._logged_at = start, time.monotonic()
 

@@ -1,4 +1,4 @@
-"""kNN while training: how well the present features tell a held-out tenth of the labelled pictures."""
+"""kNN while training: how well the present features tell a held-out tenth of the labelled images."""
 
 import torch
 from torch import Tensor, nn
@@ -11,18 +11,18 @@ from prosmin.encoder.neighbours import knn_top1
 from prosmin.errors import UsageError
 
 BATCH = 256
-SEED = 0  # the same pictures in every run of a set, whatever the run's own seed
+SEED = 0  # the same images in every run of a set, whatever the run's own seed
 
 
 class OnlineKnn:
-    """The pictures are chosen once: a balanced part of the set, of which a tenth is asked for by the rest."""
+    """The images are chosen once: a balanced part of the set, of which a tenth is asked for by the rest."""
 
     def __init__(self, feed: Feed, config: Config) -> None:
         labels = feed.labels
         if labels is None:
             raise UsageError(
                 f"training.knn_every is {config.training.knn_every}, but {config.data.spec} has no labels. "
-                "Leave it out, or give labelled pictures."
+                "Leave it out, or give labelled images."
             )
         share = min(1.0, config.training.knn_pictures / len(labels))
         self.chosen = balanced_subset(labels, share, seed=SEED)
@@ -52,14 +52,14 @@ class OnlineKnn:
         return knn_top1(torch.cat(features), labels, self._held_out(number))
 
     def _held_out(self, numbers: Tensor) -> Tensor:
-        """Which of the pictures with these numbers are asked for, (N,) mask; an error where none would be."""
+        """Which of the images with these numbers are asked for, (N,) mask; an error where none would be."""
         assert self.feed.labels is not None
         keys = [self.feed.key(int(i)) for i in numbers]
         mask = held_out_mask(self.feed.labels[numbers], keys, self.config.data.spec, seed=SEED)
         if not bool(mask.any()):
             raise UsageError(
-                f"training.knn_every is {self.config.training.knn_every}, but of the {len(numbers)} labelled pictures "
-                f"of {self.config.data.spec} no tenth can be held out. Leave it out, or give more pictures a class."
+                f"training.knn_every is {self.config.training.knn_every}, but of the {len(numbers)} labelled images "
+                f"of {self.config.data.spec} no tenth can be held out. Leave it out, or give more images a class."
             )
         return mask
 

@@ -68,7 +68,7 @@ def _pretrain(fabric: Fabric, config: Config, run: RunFolder) -> None:
         if fabric.broadcast(run.is_finished(config)):
             _say(fabric, f"{run.path} has finished already{_rest(run)}.")
             return
-    # Before a new folder is made: pictures or networks that cannot be had leave nothing behind.
+    # Before a new folder is made: images or networks that cannot be had leave nothing behind.
     feed, order = _pictures(fabric, config)
     method = build(config)
     checkpoint = _newest(fabric, run)
@@ -97,12 +97,12 @@ def _by_first(fabric: Fabric, work: Callable[[], T]) -> T | None:
 
 
 def check_shares(training: TrainingConfig, *, processes: int) -> None:
-    """The parts of a step must be equal, over the processes and within each, and of two pictures at least."""
+    """The parts of a step must be equal, over the processes and within each, and of two images at least."""
     parts = processes * training.accumulate
     if training.batch_size % parts:
         trouble = "cannot share evenly"
-    elif training.batch_size == parts:  # BatchNorm and the spread of the targets would be of one picture: no numbers
-        trouble = "would take one picture at a time, where two are needed"
+    elif training.batch_size == parts:  # BatchNorm and the spread of the targets would be of one image: no numbers
+        trouble = "would take one image at a time, where two are needed"
     else:
         return
     several = f"{processes} processes" if processes > 1 else "1 process"
@@ -119,8 +119,8 @@ def build(config: Config) -> nn.Module:
     parts = config.training.accumulate
     if parts > 1 and method.spans_batch:
         raise UsageError(
-            f"training.accumulate is {parts}, but this loss compares the pictures of a batch with each other: in parts "
-            "each picture would meet fewer of them. Leave it at 1 and take a smaller training.batch_size, more "
+            f"training.accumulate is {parts}, but this loss compares the images of a batch with each other: in parts "
+            "each image would meet fewer of them. Leave it at 1 and take a smaller training.batch_size, more "
             "processes, or compute.checkpoint_activations."
         )
     if parts > 1 and any(isinstance(module, _BatchNorm) for module in method.modules()):
@@ -145,7 +145,7 @@ def _pictures(fabric: Fabric, config: Config) -> tuple[Feed, Order]:
     )
     if len(feed) < size:
         raise ProsminError(
-            f"{config.data.spec} has {len(feed)} pictures, fewer than training.batch_size {size}. "
+            f"{config.data.spec} has {len(feed)} images, fewer than training.batch_size {size}. "
             "Give a smaller --training.batch_size."
         )
     return feed, Order(len(feed), batch_size=size, seed=config.training.seed)
@@ -164,7 +164,7 @@ def _train(
     steps = config.training.epochs * order.steps_per_epoch
     last = min(steps, config.training.max_steps or steps)
     limited = ", as training.max_steps says" if last < steps else _fewer(order, steps, config.training.max_steps)
-    _say(fabric, f"{len(feed)} pictures, {_count(order.steps_per_epoch)} an epoch, {last} in all{limited}")
+    _say(fabric, f"{len(feed)} images, {_count(order.steps_per_epoch)} an epoch, {last} in all{limited}")
     model, optimizer = prepare(fabric, config, method)
     start = _resume(fabric, run, checkpoint, method, optimizer)
     _by_first(fabric, lambda: _refuse_collapsed(run, config))
@@ -210,7 +210,7 @@ def _longer(order: Order, done: int, steps: int) -> str:
     enough = -(-5 * FEW_STEPS // order.steps_per_epoch)
     whole = " and without --training.max_steps" if done < steps else ""
     made = enough * order.steps_per_epoch
-    return f"with {order.pictures} pictures --training.epochs {enough} makes {made}, with another --out{whole}"
+    return f"with {order.pictures} images --training.epochs {enough} makes {made}, with another --out{whole}"
 
 
 def prepare(fabric: Fabric, config: Config, method: nn.Module) -> tuple[nn.Module, Optimizer]:
@@ -257,17 +257,17 @@ def _newest(fabric: Fabric, run: RunFolder) -> Checkpoint | None:
 
 
 def _check_pictures(fabric: Fabric, run: RunFolder, checkpoint: Checkpoint, now: dict[str, Any], spec: str) -> None:
-    """A run goes on with the pictures it began with: others would be another run, and their number its length."""
+    """A run goes on with the images it began with: others would be another run, and their number its length."""
     then = checkpoint.pictures
     if now["count"] != then["count"]:
         raise ProsminError(
-            f"{spec} holds {now['count']} pictures; when {run.path} came to step {checkpoint.step} it held "
+            f"{spec} holds {now['count']} images; when {run.path} came to step {checkpoint.step} it held "
             f"{then['count']}. Going on would make it another run. Put them back, or begin one with another --out."
         )
     if now["mark"] != then["mark"] and fabric.is_global_zero:
         print(
             f"warning: the files of {spec} are not those of step {checkpoint.step}: their names or sizes have changed. "
-            "If they are other pictures, this becomes another run; give it another --out.",
+            "If they are other images, this becomes another run; give it another --out.",
             file=sys.stderr,
         )
 

@@ -133,7 +133,7 @@ def _accumulate(fabric: Fabric, model: nn.Module, parts: Iterable[tuple[Views, D
             if output.losses.shape != draws.positions.shape:
                 raise ProsminError(
                     f"The method's losses have shape {tuple(output.losses.shape)}; allowed: "
-                    f"{tuple(draws.positions.shape)}, one for each picture and not their mean."
+                    f"{tuple(draws.positions.shape)}, one for each image and not their mean."
                 )
             fabric.backward(output.losses.mean() / count)
         losses.append(output.losses.detach())
@@ -155,7 +155,7 @@ def refuse_unusable(
     *,
     next_steps: Callable[[], str],
 ) -> None:
-    """Stop the run at the first step, of some with their pictures' numbers, whose loss or gradient is not finite.
+    """Stop the run at the first step, of some with their images' numbers, whose loss or gradient is not finite.
 
     The loop counts steps from 0; what a person reads, as the lines of progress, from 1.
     """
@@ -164,7 +164,7 @@ def refuse_unusable(
             continue
         bad = (~torch.isfinite(done.output.losses)).tolist()
         named = [key(i) for i, is_bad in zip(index.tolist(), bad, strict=True) if is_bad]
-        pictures = f"{len(named)} picture{'s' * (len(named) > 1)}: {some(named)}"
+        pictures = f"{len(named)} image{'s' * (len(named) > 1)}: {some(named)}"
         where = f"its loss is not finite for {pictures}" if named else "its gradient is not finite"
         raise ProsminError(f"Step {step + 1} was not applied: {where}. {next_steps()}")
 
@@ -225,11 +225,11 @@ class Stepper:
         return self._learn((views, self.draws(step, views.global_views.shape[1])) for views in parts)
 
     def draws(self, step: int, pictures: int) -> Draws:
-        """The draws of this process's first pictures."""
+        """The draws of this process's first images."""
         return self._draws(step, self.positions[:pictures])
 
     def views(self, images: Tensor, sizes: Tensor, draws: Draws) -> Views:
-        """The views of pictures."""
+        """The views of images."""
         return self._render(images, sizes, self.config.views, view_making.draw(self.config.views, draws.uniform))
 
     def forget(self) -> None:

@@ -68,13 +68,13 @@ def test_the_joint_coverage_sees_dependence_that_coordinates_do_not() -> None:
     right = simulated()
     together = torch.randn(2, PICTURES, 1, generator=torch.Generator().manual_seed(5))
     metrics, _ = judge_coverage(right._replace(observed=right.mean + right.scale * together), seed=0)
-    # The coordinates of a picture move as one: 800 draws, not 40,000.
+    # The coordinates of an image move as one: 800 draws, not 40,000.
     assert metrics["coverage_90"] == pytest.approx(0.9, abs=error(0.9, 2 * PICTURES))
     # |e|^2 = K x^2 of one normal x: below the quantile q of chi-square with K degrees where |x| < sqrt(q / K).
     for percent in (50, 90, 95):
         expected = 2 * stats.norm.cdf(math.sqrt(stats.chi2.ppf(percent / 100, SIZE) / SIZE)) - 1
         assert metrics[f"joint_coverage_{percent}"] == pytest.approx(expected, abs=error(expected, 2 * PICTURES))
-    # The interval knows that a picture is one observation.
+    # The interval knows that an image is one observation.
     assert metrics["coverage_90_high"] - metrics["coverage_90_low"] > error(0.9, 2 * PICTURES) / 2
 
 

@@ -14,7 +14,7 @@ SIZE = 256
 
 
 def simulated(scales: list[float], *, pictures: int = 400, seed: int = 0) -> Forecasts:
-    """Pictures in turn of these scales, observations drawn from their forecasts; means a scale of 2 about 0."""
+    """Images in turn of these scales, observations drawn from their forecasts; means a scale of 2 about 0."""
     random = torch.Generator().manual_seed(seed)
     mean, noise = (torch.randn(2, pictures, SIZE, generator=random) for _ in range(2))
     own = torch.tensor(scales)[torch.arange(pictures) % len(scales)]
@@ -53,7 +53,7 @@ def test_knowing_each_picture_s_scale_has_the_skill_that_theory_gives() -> None:
     constant = ((1 + grid**2).sqrt() / 2 + (9 + grid**2).sqrt() / 2 - grid / math.sqrt(2)).min().item()
     expected = 1 - (1 + 3) / 2 / math.sqrt(2) / constant
     assert expected > 0.05
-    # A picture's error varies by 1 / sqrt(2 K) = 4 %, the mean of 800 by 0.2 %.
+    # An image's error varies by 1 / sqrt(2 K) = 4 %, the mean of 800 by 0.2 %.
     assert metrics["energy_skill"] == pytest.approx(expected, abs=0.005)
     assert metrics["energy_skill_low"] < expected < metrics["energy_skill_high"]
     # Means of deviation 2 and errors of root mean square d: the climatology has deviation sqrt(4 + d^2).
@@ -73,7 +73,7 @@ def test_scores_are_the_scoring_rule_s_and_come_in_any_portions(monkeypatch: pyt
     random = torch.Generator().manual_seed(0)
     slow = gaussian_energy_score(*test, samples=400, generator=random).double().mean(0)
     torch.testing.assert_close(whole, slow, rtol=0.01, atol=0)  # 8 samples in 256 dimensions, mirrored
-    monkeypatch.setattr(skill, "_VALUES", 8 * 2 * SIZE * 7)  # seven pictures at a time
+    monkeypatch.setattr(skill, "_VALUES", 8 * 2 * SIZE * 7)  # seven images at a time
     torch.testing.assert_close(energy_scores(test, seed=0), whole)
 
 
@@ -87,6 +87,6 @@ def test_scales_that_differ_by_coordinate_alone_are_no_skill_of_a_picture() -> N
     assert metrics["energy_skill"] > 0.01
     # Each of the 256 scales is known to 2.5 % from 800 errors, which costs their square.
     assert metrics["energy_skill_coordinates"] == pytest.approx(0, abs=0.002)
-    # Where pictures differ, a scale of its own for each of them has the same skill against both.
+    # Where images differ, a scale of its own for each of them has the same skill against both.
     metrics, _ = judge_skill(simulated([1.0, 3.0]), simulated([1.0, 3.0], seed=1), seed=0)
     assert metrics["energy_skill_coordinates"] == pytest.approx(metrics["energy_skill"], abs=0.005)

@@ -278,7 +278,7 @@ class TestTransfer:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     Image.new("RGB", (8, 8)).save(path)
         spec = f"folder:{tmp_path}/few"
-        sentence = r"few@train has 9 labelled pictures of 8 classes, too few to hold some out.* two pictures of most"
+        sentence = r"few@train has 9 labelled images of 8 classes, too few to hold some out.* two images of most"
         with pytest.raises(ProsminError, match=sentence):
             check_transfer_sets([spec])
         monkeypatch.setattr(finetune, "_train", lambda *_, **__: pytest.fail("trained"))
@@ -302,5 +302,5 @@ class TestTransfer:
         if enough:
             finetune.check_held_out(train)
         else:
-            with pytest.raises(ProsminError, match=f"colours has {len(labels)} labelled pictures of {len(labels)} cl"):
+            with pytest.raises(ProsminError, match=f"colours has {len(labels)} labelled images of {len(labels)} cl"):
                 finetune.check_held_out(train)

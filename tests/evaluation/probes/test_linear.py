@@ -37,7 +37,7 @@ def toy(size: int, *, dim: int = 12, classes: int = 4, seed: int = 0) -> tuple[t
 
 
 def solve(problem: Problem, l2: float, start: tuple[torch.Tensor, torch.Tensor] | None = None) -> list[torch.Tensor]:
-    """Weight (C, D) and bias (C,) of a fit to all pictures."""
+    """Weight (C, D) and bias (C,) of a fit to all images."""
     return [part[0] for part in logistic.solve(problem, l2, start=start)]
 
 

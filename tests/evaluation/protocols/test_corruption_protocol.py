@@ -1,4 +1,4 @@
-"""The protocol corruption: its numbers by hand, where its pictures come from, what it says about itself."""
+"""The protocol corruption: its numbers by hand, where its images come from, what it says about itself."""
 
 import dataclasses
 import json
@@ -138,7 +138,7 @@ def test_a_run_names_all_it_did_and_repeats_itself(context):
     assert result.metrics["clean_error"] == table["clean"]["error"] < result.metrics["mean_error"]
     assert result.settings["source"] == "generated"
     assert result.settings["generators"] == dict.fromkeys(("contrast", "gaussian_noise", "spatter"), "torch")
-    assert result.settings["parameters"] == "cifar-10-c"  # of pictures of 32 pixels
+    assert result.settings["parameters"] == "cifar-10-c"  # of images of 32 pixels
     assert result.settings["left_out"] == {}
     json.dumps([result.metrics, result.settings, result.curves])
     again = corruption.run(context(**chosen))
@@ -146,7 +146,7 @@ def test_a_run_names_all_it_did_and_repeats_itself(context):
 
 
 def test_stored_sets_give_what_generating_gives(context, sets, tmp_path):
-    """The same corrupted pictures through CIFAR-10-C's files, ImageNet-C's folders and memory."""
+    """The same corrupted images through CIFAR-10-C's files, ImageNet-C's folders and memory."""
     names, severities = ("fog", "pixelate"), (2, 4)
     test = sets["test"]
     arrays, folders = tmp_path / "arrays", tmp_path / "folders"
@@ -187,7 +187,7 @@ def _enlarged(pictures: Pictures, factor: int) -> Pictures:
 
 
 def test_a_cut_picture_is_not_cut_again(tiny, sets, monkeypatch):
-    """With a corruption that does nothing, the framed pictures are as good as the originals, but for rounding."""
+    """With a corruption that does nothing, the framed images are as good as the originals, but for rounding."""
     config = tiny()
     config = dataclasses.replace(config, views=dataclasses.replace(config.views, crop_share=0.5))
     large = {name: _enlarged(pictures, 3) for name, pictures in sets.items()}  # 96 px, seen 48, reduced to 32
@@ -203,7 +203,7 @@ def test_a_cut_picture_is_not_cut_again(tiny, sets, monkeypatch):
 
 
 def _asked_for(context: Context, monkeypatch) -> tuple[str, corrupted.Corrupted]:
-    """The parameters that pictures are made with, and what is said of them."""
+    """The parameters that images are made with, and what is said of them."""
     asked = []
 
     def listen(pictures, name, severity, **rest):

@@ -114,7 +114,7 @@ class TestLists:
     def test_unknown_names_are_counted(self, tmp_path):
         path = tmp_path / "list.txt"
         self.write(path, ["0000.png", "nowhere.png", "else.png"])
-        with pytest.raises(ProsminError, match=r"2 of the 3 names in .*list\.txt belong to no picture of toy.*nowhere"):
+        with pytest.raises(ProsminError, match=r"2 of the 3 names in .*list\.txt belong to no image of toy.*nowhere"):
             read_list(path, toy(8))
 
     def test_a_file_name_that_several_pictures_have_needs_its_folder(self, tmp_path):
@@ -130,7 +130,7 @@ class TestLists:
         keys = context().sets["train"].keys
         for names, said in (
             ([], "is empty"),
-            ([keys[0], keys[4], keys[1]], "names pictures of 2 of the 4 classes"),
+            ([keys[0], keys[4], keys[1]], "names images of 2 of the 4 classes"),
             (keys[:4], "leave none to make choices on"),
         ):
             with pytest.raises(ProsminError, match=said):

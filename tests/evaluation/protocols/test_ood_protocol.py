@@ -26,7 +26,7 @@ def model() -> Encoder:
 
 
 def other(pictures: Pictures, *classes: str) -> Pictures:
-    """The pictures under other classes, all of them of the first."""
+    """The images under other classes, all of them of the first."""
     return dataclasses.replace(pictures, classes=classes, labels=torch.zeros(len(pictures), dtype=torch.int64))
 
 
@@ -108,7 +108,7 @@ def test_a_set_of_some_of_the_classes_is_held_against_test_pictures_of_these(mod
     labels = coloured(45, seed=1).labels
     mask = torch.from_numpy(found.arrays["in_mask/some"])
     assert torch.equal(mask, labels != 1)  # red, green, blue: 0, 1, 2
-    assert found.settings["in_distribution_of_sets"] == {"some": "the 30 test pictures of its 2 classes"}
+    assert found.settings["in_distribution_of_sets"] == {"some": "the 30 test images of its 2 classes"}
     # Everything can be computed again from the scores that are kept.
     for name, inside in (("some", mask), ("all", torch.ones(45, dtype=torch.bool))):
         for score, row in found.sets[name].items():
@@ -134,5 +134,5 @@ def test_other_sets_are_held_against_all_test_pictures(
 
 
 def test_a_set_of_one_picture_is_a_sentence(model: Encoder) -> None:
-    with pytest.raises(ProsminError, match="2 or more pictures"):
+    with pytest.raises(ProsminError, match="2 or more images"):
         run(model, a=inverted(1, 2))

@@ -1,4 +1,4 @@
-"""The pictures protocol: neighbours, the map, thumbnails and attention, each against something computed otherwise."""
+"""The images protocol: neighbours, the map, thumbnails and attention, each against something computed otherwise."""
 
 import dataclasses
 import io
@@ -158,7 +158,7 @@ class TestNeighbours:
         whole = [set(row) <= set(chosen.tolist()) for row in near.tolist()]
         assert whole[chosen.tolist().index(3)]
         assert whole[chosen.tolist().index(477)]
-        assert sum(whole) >= 60 // 5  # every picture that was not brought by another has its neighbours with it
+        assert sum(whole) >= 60 // 5  # every image that was not brought by another has its neighbours with it
         assert len(which[chosen].unique()) > 4  # chance chose among all
         assert torch.equal(chosen, choose(features, first, k=4, most=60, seed=0))
         assert not torch.equal(chosen, choose(features, first, k=4, most=60, seed=1))
@@ -218,7 +218,7 @@ class TestProtocol:
         assert album.neighbours[70:, 0].tolist() == (outside @ inside.T).argmax(1).tolist()
 
     def test_the_galleries_pictures_are_among_them(self, measured):
-        """The report opens a picture of a gallery with its neighbours, which it finds here by name."""
+        """The report opens an image of a gallery with its neighbours, which it finds here by name."""
         context, result = measured
         album = read_album(as_run(result))
         strange = Ranked(

@@ -55,7 +55,7 @@ def test_everything_is_measured_for_a_forecast_with_a_scale(result: Result) -> N
     assert result.metrics.keys() > ALWAYS | COVERAGE | SKILL | {"pit_distance", "squared_error_ratio"}
     assert result.settings["uncertainty"] == "mean log scale"
     assert result.settings["calibration"]["pictures"] == 40
-    assert result.settings["calibration"]["reference"].startswith("8 pictures")
+    assert result.settings["calibration"]["reference"].startswith("8 images")
     assert result.settings["severity"] == {"pictures": 40, "parameters": "cifar-10-c", "left_out": {}}
     assert set(result.curves) == {"risk_coverage", "coverage", "pit", "severity"}
     assert set(result.curves["severity"]) == {"crop", "blur", "noise"}
@@ -85,7 +85,7 @@ def test_worsened_pictures_take_as_many_passes_with_and_without_a_scale(monkeypa
     monkeypatch.setattr(model.method, "encode", lambda x: passes.append(len(x)) or whole(x))
     monkeypatch.setattr(uncertainty, "WORSENED", 30)
     _, settings, _ = uncertainty._severity(context(model), scaled=False)
-    # A picture as it is and as a whole, and at 5 severities of 3 kinds.
+    # An image as it is and as a whole, and at 5 severities of 3 kinds.
     assert 0.8 * 30 < sum(passes) / 17 <= 30
     assert settings["severity"]["pictures"] == 30 // (UNCERTAINTY_VIEWS + 1)
 
@@ -137,7 +137,7 @@ def test_sets_are_embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(model.method, "encode", counted)
     found = uncertainty.run(here)
-    # Two views of 40 and of a tenth of train; 40 pictures as they are, as a whole and 15 times worse.
+    # Two views of 40 and of a tenth of train; 40 images as they are, as a whole and 15 times worse.
     assert sum(embedded) == 2 * (40 + 8) + 17 * 40
     score = fit_knn_distance(here.features("train"))(here.features("strange"))
     strange = found.arrays["thumbnail_uncertainty"][found.arrays["thumbnail_kind"] == "ood"]

@@ -1,4 +1,4 @@
-"""Where a view is cut from a picture: RandomResizedCrop's boxes for a whole batch, and the centred square.
+"""Where a view is cut from an image: RandomResizedCrop's boxes for a whole batch, and the centred square.
 
 A box is four integers: top, left, height, width.
 """
@@ -17,7 +17,7 @@ def random_boxes(numbers: Tensor, sizes: Tensor, *, scale: tuple[float, float], 
     """Boxes of random area, aspect ratio and place: (B, V, BOX_NUMBERS), (B, 2) -> (B, V, 4).
 
     A try draws a share of the area from `scale` and a ratio of width to height, log-uniform, from `ratio`.
-    The first of ten tries that fits inside the picture counts; if none does, the largest centred box of an
+    The first of ten tries that fits inside the image counts; if none does, the largest centred box of an
     allowed ratio.
     """
     height, width = sizes[:, 0, None], sizes[:, 1, None]  # (B, 1)

@@ -1,11 +1,11 @@
-"""Colour and blur of a batch in which every picture has its own strength: torchvision's operations, batched.
+"""Colour and blur of a batch in which every image has its own strength: torchvision's operations, batched.
 
-Pictures are (N, 3, h, w) float in [0, 1]; strengths are (N,). Brightness, contrast and saturation are one
-operation, a blend of the picture x with a reference r,
+Images are (N, 3, h, w) float in [0, 1]; strengths are (N,). Brightness, contrast and saturation are one
+operation, a blend of the image x with a reference r,
 
-    clamp(f x + (1 - f) r),    r = 0, the picture's mean grey, its grey picture,
+    clamp(f x + (1 - f) r),    r = 0, the image's mean grey, its grey image,
 
-so a different order for each picture costs four rounds and no sorting.
+so a different order for each image costs four rounds and no sorting.
 """
 
 import math
@@ -24,7 +24,7 @@ OPERATIONS = 4
 
 
 def _spread(strength: Tensor) -> Tensor:
-    """(N,) -> (N, 1, 1, 1), to meet pictures."""
+    """(N,) -> (N, 1, 1, 1), to meet images."""
     return strength[:, None, None, None]
 
 
@@ -35,7 +35,7 @@ def grey(images: Tensor) -> Tensor:
 
 
 def greyscale(images: Tensor) -> Tensor:
-    """The grey picture in all three channels."""
+    """The grey image in all three channels."""
     return grey(images).repeat(1, 3, 1, 1)
 
 
@@ -74,7 +74,7 @@ def shift_hue(images: Tensor, shift: Tensor) -> Tensor:
 
 
 def jitter(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-    """Brightness, contrast, saturation and hue of each picture, in its own order.
+    """Brightness, contrast, saturation and hue of each image, in its own order.
 
     factors (N, 4): three factors and the shift of the hue in turns; order (N, 4): operations 0..3 in turn.
     """
@@ -89,7 +89,7 @@ def jitter(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
 
 
 def blur_radius(sigma: float, size: int) -> int:
-    """The radius of a kernel that holds three deviations, as far as reflection in the picture allows."""
+    """The radius of a kernel that holds three deviations, as far as reflection in the image allows."""
     return min(math.ceil(3.0 * sigma), size - 1)
 
 
@@ -100,7 +100,7 @@ def blur(images: Tensor, sigma: Tensor, *, radius: int) -> Tensor:
 
 
 def _blur_taps(sigma: Tensor, pixels: int, radius: int) -> Taps:
-    """The taps of an axis, reflected at its ends: one view of N pictures."""
+    """The taps of an axis, reflected at its ends: one view of N images."""
     offset = torch.arange(-radius, radius + 1, device=sigma.device)
     kernel = torch.exp(-0.5 * (offset / sigma[:, None]) ** 2)  # (N, T)
     kernel = kernel / kernel.sum(1, keepdim=True)

@@ -1,7 +1,7 @@
-"""Crop and resize with antialiasing, a box of its own for every view of every picture.
+"""Crop and resize with antialiasing, a box of its own for every view of every image.
 
 Output pixel i of a box that starts at t and is n pixels long, resized to s pixels, has its centre at
-c_i = (i + 1/2) n/s inside the box. Pixel y of the picture enters it with the weight
+c_i = (i + 1/2) n/s inside the box. Pixel y of the image enters it with the weight
 
     w_iy = k((y - t + 1/2 - c_i) / max(n/s, 1)) / sum over y,      0 for y outside the box,
 
@@ -35,13 +35,13 @@ def _cubic(x: Tensor) -> Tensor:
 
 
 FILTERS = {"bilinear": (_triangle, 1), "bicubic": (_cubic, 2)}
-"""Each filter and how far it reaches, in pixels of the coarser of picture and view."""
+"""Each filter and how far it reaches, in pixels of the coarser of image and view."""
 
 
 def crop_views(
     images: Tensor, boxes: Tensor, size: int, *, flip: Tensor | None = None, interpolation: str = "bicubic"
 ) -> Tensor:
-    """V resized crops of each picture, clamped to [0, 1].
+    """V resized crops of each image, clamped to [0, 1].
 
     images (B, C, H, W) uint8, or float in [0, 1]; boxes (B, V, 4) integers: top, left, height, width;
     flip (B, V) bool -> (B, V, C, size, size).
@@ -61,7 +61,7 @@ def crop_views(
 def resized_crop(
     images: Tensor, boxes: Tensor, size: int, *, flip: Tensor | None = None, interpolation: str = "bicubic"
 ) -> Tensor:
-    """One resized crop of each picture: boxes (N, 4), flip (N,) -> (N, C, size, size) in [0, 1]."""
+    """One resized crop of each image: boxes (N, 4), flip (N,) -> (N, C, size, size) in [0, 1]."""
     flips = None if flip is None else flip[:, None]
     return crop_views(images, boxes[:, None], size, flip=flips, interpolation=interpolation)[:, 0]
 

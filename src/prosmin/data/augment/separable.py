@@ -1,6 +1,6 @@
-"""Linear operations on pictures that treat rows and columns apart: resizing and blurring.
+"""Linear operations on images that treat rows and columns apart: resizing and blurring.
 
-Every output row is a weighted sum of T rows of the picture, its taps, and so with the columns. A GPU is given
+Every output row is a weighted sum of T rows of the image, its taps, and so with the columns. A GPU is given
 the whole matrices, mostly zeros, and multiplies: two batched products, which is what it does best. A CPU sums
 the taps alone, a tenth of the work.
 """
@@ -35,7 +35,7 @@ def combine(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
 
 
 def sum_taps(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
-    """A few pictures at a time: what lies between the steps is then small enough to stay in the same memory."""
+    """A few images at a time: what lies between the steps is then small enough to stay in the same memory."""
     few = max(1, FLOATS // images.shape[1:].numel())
     if len(images) <= few:
         return _sum_taps(images, rows, columns)
@@ -79,7 +79,7 @@ def _multiply(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
     first, second = rows.matrix(H, dtype), columns.matrix(W, dtype)  # (B, V, h, H), (B, V, w, W)
     _, V, h, _ = first.shape
     pixels = images.transpose(1, 2).contiguous().to(dtype)  # (B, H, C, W)
-    # The V views of a picture share one product: their matrices stand one above the other.
+    # The V views of an image share one product: their matrices stand one above the other.
     half = torch.bmm(first.view(B, V * h, H), pixels.view(B, H, C * W))  # (B, V h, C W)
     views = torch.bmm(half.view(B * V, h * C, W), second.flatten(0, 1).mT)  # (B V, h C, w)
     return views.view(B, V, h, C, -1).transpose(2, 3).to(torch.float32)

@@ -19,9 +19,9 @@ def constants(values: Sequence[float], device: torch.device) -> Tensor:
 
 
 def apply_to(mask: Tensor, images: Tensor, operation: Callable[..., Tensor], *strengths: Tensor) -> Tensor:
-    """The pictures with `operation` applied where the mask is true, each with its row of the strengths.
+    """The images with `operation` applied where the mask is true, each with its row of the strengths.
 
-    A CPU computes the selected pictures alone and may overwrite its input; a GPU computes all and selects.
+    A CPU computes the selected images alone and may overwrite its input; a GPU computes all and selects.
     """
     mask = mask.flatten()  # (N,), or (B, V) of N = B V views
     if not host_may_look(images):

@@ -1,1 +1,1 @@
-"""Corrupted pictures: the fifteen kinds of ImageNet-C and its four extras, stored or generated."""
+"""Corrupted images: the fifteen kinds of ImageNet-C and its four extras, stored or generated."""

@@ -1,4 +1,4 @@
-"""Blurred pictures: defocus, glass, motion, zoom, gaussian. (B, 3, H, W) uint8 -> the same."""
+"""Blurred images: defocus, glass, motion, zoom, gaussian. (B, 3, H, W) uint8 -> the same."""
 
 import math
 
@@ -16,7 +16,7 @@ def gaussian_blur(images: Tensor, sigma: float, draws: Draws) -> Tensor:
 
 
 def defocus_blur(images: Tensor, c: tuple[float, float], draws: Draws) -> Tensor:
-    """Correlation with a disc, the picture mirrored at its edges; through Fourier space, whatever the disc's size."""
+    """Correlation with a disc, the image mirrored at its edges; through Fourier space, whatever the disc's size."""
     kernel = _disc(*c)
     pad = len(kernel) // 2
     x = F.pad(to_unit(images), (pad,) * 4, mode="reflect")
@@ -38,7 +38,7 @@ def _disc(radius: float, rim: float) -> Tensor:
 
 
 def motion_blur(images: Tensor, c: tuple[int, float], draws: Draws) -> Tensor:
-    """Half a Gaussian along a line, at an angle of -45 to 45 degrees that each picture draws."""
+    """Half a Gaussian along a line, at an angle of -45 to 45 degrees that each image draws."""
     angle = draws.on_host().uniform("angle").double() * 90 - 45
     return to_bytes(streak(to_unit(images), *c, angle))
 
@@ -47,13 +47,13 @@ def streak(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
     """sum over i of w_i x moved by i pixels at an angle in degrees: (B, C, H, W), (B,) on the CPU -> (B, C, H, W).
 
     Edges are continued. Moves by the whole height or width and more are left out with their weight, so small
-    pictures come out darker.
+    images come out darker.
     """
     height, width = x.shape[-2:]
     steps = torch.arange(2 * radius + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * (steps / sigma) ** 2)
     weights = weights / weights.sum()
-    # Pictures in the order of their angles: neighbours move alike, so each move is a few slices of the batch.
+    # Images in the order of their angles: neighbours move alike, so each move is a few slices of the batch.
     turned, order = angle.sort()
     turned = torch.deg2rad(turned)[:, None]
     down = -torch.ceil(steps * turned.sin() - 0.5).long()  # (B, T)
@@ -83,7 +83,7 @@ def _runs(down: Tensor, right: Tensor, inside: Tensor) -> list[list[int]]:
 
 
 def zoom_blur(images: Tensor, c: tuple[float, float], draws: Draws) -> Tensor:
-    """The mean of the picture and its enlargements."""
+    """The mean of the image and its enlargements."""
     end, step = c
     factors = np.arange(1, end, step)
     x = to_unit(images)
@@ -94,7 +94,7 @@ def zoom_blur(images: Tensor, c: tuple[float, float], draws: Draws) -> Tensor:
 
 
 def _enlarged(x: Tensor, factor: float) -> Tensor:
-    """The centre enlarged, corner pixels on corner pixels, cut to the picture's size from the top left."""
+    """The centre enlarged, corner pixels on corner pixels, cut to the image's size from the top left."""
     box, size = [], []
     for pixels in x.shape[-2:]:
         part = math.ceil(pixels / factor)
@@ -123,7 +123,7 @@ def glass_blur(images: Tensor, c: tuple[float, int, int], draws: Draws) -> Tenso
 
 
 def _origins(dx: Tensor, dy: Tensor, *, margin: int) -> Tensor:
-    """Where each pixel's value stood before a pass: offsets (B, H, W) -> places (B, H, W) in the flat picture.
+    """Where each pixel's value stood before a pass: offsets (B, H, W) -> places (B, H, W) in the flat image.
 
     A place of `count` and more means final. The others point to a pixel to be asked in its turn; asking halves
     the way to the end each time.

@@ -65,7 +65,7 @@ def _moved(x: Tensor, moves: Tensor) -> Tensor:
     Mirrored about the pixels at the edges. The moves are float64 on the CPU.
     """
     height, width = x.shape[-2:]
-    # The publication takes the centre's row for its x and the other way round; it has square pictures.
+    # The publication takes the centre's row for its x and the other way round; it has square images.
     down, right, side = height // 2, width // 2, min(height, width) // 3
     old = torch.tensor([[right + side, down + side], [right + side, down - side], [right - side, down - side]])
     old = old.double().expand(moves.shape)

@@ -1,4 +1,4 @@
-"""The part of a picture that an encoder looks at, as a picture: corruptions are made at the size it sees."""
+"""The part of an image that an encoder looks at, as an image: corruptions are made at the size it sees."""
 
 import dataclasses
 import hashlib
@@ -32,13 +32,13 @@ _BATCH = 256
 
 
 def framed_sides(sizes: Tensor, views: ViewsConfig) -> Tensor:
-    """The sides of the framed pictures, which are square: (N, 2) -> (N,)."""
+    """The sides of the framed images, which are square: (N, 2) -> (N,)."""
     return centre_boxes(sizes, share=views.crop_share)[:, 2].clamp(max=views.global_size)
 
 
 @torch.no_grad()
 def framed(pictures: Pictures, views: ViewsConfig) -> Pictures:
-    """The evaluation view of each picture as uint8, reduced to the view's size where it is larger, never enlarged.
+    """The evaluation view of each image as uint8, reduced to the view's size where it is larger, never enlarged.
 
     So were ImageNet-C (corrupted after the resize and crop to 224 pixels) and CIFAR-10-C (at 32 pixels) made.
     """
@@ -78,7 +78,7 @@ TORCH: dict[str, Callable[[Tensor, Any, Draws], Tensor]] = {
     "jpeg_compression": digital.jpeg_compression,
     "spatter": spatter.spatter,
 }
-"""What is computed in batches, from pictures, the parameters of a severity, and draws."""
+"""What is computed in batches, from images, the parameters of a severity, and draws."""
 
 _CPU_VALUES, _GPU_VALUES = 2**20, 2**25  # values of a batch: a CPU's cache, a part of a GPU's memory
 
@@ -118,12 +118,12 @@ def corrupt(
     cache: Path | None = None,
     progress: Progress = lambda done: None,
 ) -> Pictures:
-    """The pictures with one corruption at one severity, 1 to 5; what is random follows from seed and place.
+    """The images with one corruption at one severity, 1 to 5; what is random follows from seed and place.
 
     `parameters` are "imagenet-c" or "cifar-10-c". `generator` is "torch", or "imagecorruptions", which has ImageNet-C's
     parameters alone. `device` is where torch works, `workers` the processes of imagecorruptions (None: the cores).
     With a folder as `cache`, what was made once for these pixels is read back. `progress` is told how many more
-    pictures are done. The result is where the pictures are.
+    images are done. The result is where the images are.
     """
     _check(pictures, name, severity, parameters, generator)
     work = _Work(name, severity, parameters, seed, torch.device(device), workers or worker_count(), progress)
@@ -157,7 +157,7 @@ class _Work:
 
 
 def _make(pictures: Pictures, generator: str, work: _Work) -> Tensor:
-    """Pictures of one size after the other; what is around them stays zero."""
+    """Images of one size after the other; what is around them stays zero."""
     make = _by_torch if generator == "torch" else _by_reference
     images = torch.zeros_like(pictures.images)
     for height, width in pictures.sizes.unique(dim=0).tolist():
@@ -194,8 +194,8 @@ def _check(pictures: Pictures, name: str, severity: int, parameters: str, genera
     check_parameters(parameters, auto=False)
     if len(pictures) and int(pictures.sizes.min()) < reference.SMALLEST:
         raise ProsminError(
-            f"The smallest side of a picture in {pictures.spec} has {int(pictures.sizes.min())} pixels; corruptions "
-            f"are defined from {reference.SMALLEST} pixels on. Enlarge the pictures first, or leave this out."
+            f"The smallest side of an image in {pictures.spec} has {int(pictures.sizes.min())} pixels; corruptions "
+            f"are defined from {reference.SMALLEST} pixels on. Enlarge the images first, or leave this out."
         )
     check_generator(generator, parameters)
     _check_installed(name, generator)

@@ -53,7 +53,7 @@ IMAGENET_C: Table = {
     "motion_blur": ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
     # end and step of the factors from 1
     "zoom_blur": ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
-    # mean and deviation of the noise, size of a flake, threshold, radius and sigma of the fall, weight of the picture
+    # mean and deviation of the noise, size of a flake, threshold, radius and sigma of the fall, weight of the image
     "snow": (
         (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
         (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
@@ -61,7 +61,7 @@ IMAGENET_C: Table = {
         (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
         (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
     ),
-    # weights of the picture and of the frost, how many of the photographs, every how many of their pixels
+    # weights of the image and of the frost, how many of the photographs, every how many of their pixels
     "frost": ((1, 0.4, 6, 1), (0.8, 0.6, 6, 1), (0.7, 0.7, 6, 1), (0.65, 0.7, 6, 1), (0.6, 0.75, 6, 1)),
     # strength, decay from one scale to the next
     "fog": ((1.5, 2), (2.0, 2), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
@@ -69,7 +69,7 @@ IMAGENET_C: Table = {
     "brightness": (0.1, 0.2, 0.3, 0.4, 0.5),
     # factor
     "contrast": (0.4, 0.3, 0.2, 0.1, 0.05),
-    # as shares of the picture's side: strength of the displacements, sigma of their smoothing, moves of the corners
+    # as shares of the image's side: strength of the displacements, sigma of their smoothing, moves of the corners
     "elastic_transform": ((0.0625, 0.01, 0), (0.08125, 0.01, 0), (0.10625, 0.01, 0), (0.125, 0.01, 0), (0.15, 0.01, 0)),
     # size
     "pixelate": (0.6, 0.5, 0.4, 0.3, 0.25),
@@ -128,7 +128,7 @@ CIFAR_10_C: Table = {
 PARAMETERS: dict[str, Table] = {"imagenet-c": IMAGENET_C, "cifar-10-c": CIFAR_10_C}
 AUTO = "auto"
 SMALL = 64
-"""Pixels up to which "auto" is CIFAR-10-C's: ImageNet-C's leave little of so small a picture."""
+"""Pixels up to which "auto" is CIFAR-10-C's: ImageNet-C's leave little of so small an image."""
 
 
 GENERATORS = ("torch", "imagecorruptions")
@@ -139,7 +139,7 @@ _OLD_NAMES = {"ImageNet-C's, at the size the encoder sees": "imagenet-c"}
 
 
 def parameters_for(choice: str, side: int) -> str:
-    """The name of a table: the one that is chosen, by "auto" that for pictures of this many pixels."""
+    """The name of a table: the one that is chosen, by "auto" that for images of this many pixels."""
     if choice == AUTO:
         return "cifar-10-c" if side <= SMALL else "imagenet-c"
     return choice

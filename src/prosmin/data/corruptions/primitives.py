@@ -11,7 +11,7 @@ from prosmin import randomness
 
 @dataclass(frozen=True)
 class Draws:
-    """Draws for the pictures at `positions` (B,), on the device these are on."""
+    """Draws for the images at `positions` (B,), on the device these are on."""
 
     seed: int
     name: str
@@ -31,7 +31,7 @@ class Draws:
         return Draws(self.seed, self.name, self.severity, self.positions.cpu())
 
     def numpy_seeds(self) -> Tensor:
-        """Four numbers of 24 bits a picture, int64 (B, 4), to seed another library's generator."""
+        """Four numbers of 24 bits an image, int64 (B, 4), to seed another library's generator."""
         return (self.uniform("seed", 4) * 2.0**24).to(torch.int64)
 
     def _key(self, what: str) -> int:

@@ -1,6 +1,6 @@
-"""Corruptions by imagecorruptions-imaug, on the CPU, picture by picture.
+"""Corruptions by imagecorruptions-imaug, on the CPU, image by image.
 
-It draws from numpy's global state, so pictures go to processes and not to threads, and every picture is seeded on
+It draws from numpy's global state, so images go to processes and not to threads, and every image is seeded on
 its own: the result is the same in any number of processes. This module imports neither torch nor the library until
 it is used, which keeps those processes light.
 """
@@ -68,7 +68,7 @@ def corrupt_arrays(
     workers: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> np.ndarray:
-    """Pictures (N, H, W, 3) uint8 with seeds (N, 4), corrupted; `progress` hears how many more are done."""
+    """Images (N, H, W, 3) uint8 with seeds (N, 4), corrupted; `progress` hears how many more are done."""
     pixels = pictures.shape[1] * pictures.shape[2]
     step = max(1, _CHUNK // pixels)
     tasks = [
@@ -84,7 +84,7 @@ def corrupt_arrays(
 
 
 def corrupt_some(pictures: np.ndarray, name: str, severity: int, seeds: np.ndarray) -> np.ndarray:
-    """A few pictures, here and now. numpy's global state is afterwards what it was."""
+    """A few images, here and now. numpy's global state is afterwards what it was."""
     corruption = library().corruption_dict[name]
     done = np.empty_like(pictures)
     with _state, np.errstate(invalid="ignore"):
@@ -105,7 +105,7 @@ def _corrupt_one(corruption: Any, picture: np.ndarray, severity: int, seed: np.n
     own = corruption.__name__ in ("impulse_noise", "glass_blur")
     values = np.asarray(corruption(Image.fromarray(picture), severity, **({"seed": int(seed[0])} if own else {})))
     if values.dtype.kind == "f":
-        # A spatter without a single drop divides 0 by 0, which as a byte is a black picture: it is the clean one.
+        # A spatter without a single drop divides 0 by 0, which as a byte is a black image: it is the clean one.
         values = np.where(np.isnan(values), picture, values)
     return values.astype(np.uint8)
 
@@ -154,7 +154,7 @@ def _ask(process: subprocess.Popen, task: tuple) -> np.ndarray:
         answer = pickle.load(process.stdout)
     except (OSError, EOFError, pickle.UnpicklingError):
         raise ProsminError(
-            f"A process that corrupts pictures ended with status {process.poll()}; its message stands above. "
+            f"A process that corrupts images ended with status {process.poll()}; its message stands above. "
             "Is there memory enough?"
         ) from None
     if isinstance(answer, ProsminError):

@@ -99,7 +99,7 @@ def _lit(distance: Tensor) -> Tensor:
 
 
 def _equalised(level: Tensor) -> Tensor:
-    """Every level moved to the share of the pixels up to it; the lowest one becomes 0. A flat picture stays."""
+    """Every level moved to the share of the pixels up to it; the lowest one becomes 0. A flat image stays."""
     flat = level.flatten(1)
     count = level.new_zeros(len(level), 256).scatter_add_(1, flat, torch.ones_like(flat))
     lowest = flat.amin(1, keepdim=True)

@@ -22,7 +22,7 @@ _WORDNET = re.compile(r"n\d{8}")  # what ImageNet's class folders are called
 
 @dataclass(frozen=True)
 class StoredSet:
-    """A folder of corrupted pictures whose labels count the classes of the encoder's data."""
+    """A folder of corrupted images whose labels count the classes of the encoder's data."""
 
     root: Path
     layout: str  # "CIFAR-C" or "ImageNet-C"
@@ -31,11 +31,11 @@ class StoredSet:
 
     @property
     def framed(self) -> bool:
-        """Whether its pictures are already cut as evaluation cuts them: ImageNet-C's are, to 224 pixels."""
+        """Whether its images are already cut as evaluation cuts them: ImageNet-C's are, to 224 pixels."""
         return self.layout == "ImageNet-C"
 
     def read(self, name: str, severity: int) -> Pictures:
-        """The pictures of one corruption at one severity."""
+        """The images of one corruption at one severity."""
         return (_read_folder if self.framed else _read_arrays)(self, name, severity)
 
 
@@ -70,7 +70,7 @@ def _read_arrays(stored: StoredSet, name: str, severity: int) -> Pictures:
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(stored.classes):
         raise ProsminError(
             f"The labels in {stored.root} run from {int(labels.min())} to {int(labels.max())}, but the data has "
-            f"{len(stored.classes)} classes. Give the data these pictures were made from with --data."
+            f"{len(stored.classes)} classes. Give the data these images were made from with --data."
         )
     count = len(labels) // len(SEVERITIES)
     block = slice((severity - 1) * count, severity * count)
@@ -120,5 +120,5 @@ def _class_numbers(folders: tuple[str, ...], stored: StoredSet) -> Tensor:
     strange = sorted(set(folders) - set(stored.classes))[:5]
     raise ProsminError(
         f"{stored.root} has classes the data has not, such as {', '.join(strange)}. "
-        "Give the data these pictures were made from with --data."
+        "Give the data these images were made from with --data."
     )

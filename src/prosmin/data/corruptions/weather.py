@@ -78,7 +78,7 @@ def frost(images: Tensor, c: tuple[float, float, int, int], draws: Draws) -> Ten
 def _pane(path: Path, height: int, width: int, every: int) -> Tensor:
     """A photograph of frost, uint8 (3, h, w), enlarged to a tenth more than needed, by a tenth at least.
 
-    A reduced one is enlarged only where it would not be larger than the picture.
+    A reduced one is enlarged only where it would not be larger than the image.
     """
     pane = _photograph(path, every)
     if every > 1 and pane.shape[1] > height and pane.shape[2] > width:
@@ -113,7 +113,7 @@ def frost_files() -> list[Path]:
 
 
 def snow(images: Tensor, c: tuple[float, float, float, float, int, float, float], draws: Draws) -> Tensor:
-    """A paler picture under flakes: enlarged noise above a threshold, streaked downwards, and the same turned round."""
+    """A paler image under flakes: enlarged noise above a threshold, streaked downwards, and the same turned round."""
     mean, deviation, size, threshold, radius, sigma, own = c
     height, width = images.shape[-2:]
     host = draws.on_host()

@@ -1,4 +1,4 @@
-"""One process of `reference`: tasks come as pickles on standard input, corrupted pictures leave on standard output."""
+"""One process of `reference`: tasks come as pickles on standard input, corrupted images leave on standard output."""
 
 import os
 import pickle

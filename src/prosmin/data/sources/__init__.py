@@ -1,6 +1,6 @@
-"""Where pictures come from: a SPEC such as `photos@test` or `folder:PATH` names a source.
+"""Where images come from: a SPEC such as `photos@test` or `folder:PATH` names a source.
 
-A source knows how many pictures it has, their labels if there are any, and how to read one; it decodes
+A source knows how many images it has, their labels if there are any, and how to read one; it decodes
 nothing. A new one is two functions in a file of its own and a line in each dictionary here.
 """
 
@@ -18,7 +18,7 @@ from prosmin.messages import closest, did_you_mean
 
 
 class Source(Protocol):
-    """Pictures by number, read one at a time; reading is safe from several threads."""
+    """Images by number, read one at a time; reading is safe from several threads."""
 
     @property
     def spec(self) -> str:
@@ -35,10 +35,10 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def key(self, i: int) -> str:
-        """Path or name of picture i."""
+        """Path or name of image i."""
 
     def read(self, i: int) -> bytes | Tensor:
-        """Picture i: encoded bytes, or uint8 (3, H, W). Raises OSError where it cannot be read."""
+        """Image i: encoded bytes, or uint8 (3, H, W). Raises OSError where it cannot be read."""
 
 
 SOURCES: dict[str, Callable[[str], Source]] = {
@@ -108,7 +108,7 @@ def _resolved(path: str) -> str:
 
 
 def files_mark(spec: str, *, times: bool = False) -> str | None:
-    """A hash of the names and sizes of the files behind a SPEC: another one, other pictures.
+    """A hash of the names and sizes of the files behind a SPEC: another one, other images.
 
     With `times` their times of modification count too. None where it stands for a published set, or where its files
     are not there.

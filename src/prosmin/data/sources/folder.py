@@ -1,8 +1,8 @@
-"""SPEC `folder:PATH` and `folder:PATH@SPLIT`: picture files, flat or in one folder a class.
+"""SPEC `folder:PATH` and `folder:PATH@SPLIT`: image files, flat or in one folder a class.
 
 A split is a subfolder of that name; a folder with `train` and `test` (or `val`) in it means its `train`.
-Where every picture lies in a subfolder, the subfolder is the class; deeper folders do not matter. Files
-that are not named like pictures are passed over. ImageNet and its relatives (-A, -C, -O, -R) are read as published,
+Where every image lies in a subfolder, the subfolder is the class; deeper folders do not matter. Files
+that are not named like images are passed over. ImageNet and its relatives (-A, -C, -O, -R) are read as published,
 their classes under WordNet's numbers: `folder:ROOT/gaussian_noise/3`.
 """
 
@@ -75,21 +75,21 @@ def read_file(path: str) -> bytes:
 
 
 def open_folder(rest: str) -> FolderSource:
-    """The pictures below a folder."""
+    """The images below a folder."""
     import torch
 
     root = find_folder(rest)
     names = sorted(_walk(root))
     if not names:
         raise UsageError(
-            f"There are no pictures in the folder {root}. Files named {', '.join(SUFFIXES[:7])}, ... count, "
+            f"There are no images in the folder {root}. Files named {', '.join(SUFFIXES[:7])}, ... count, "
             "flat or in one folder a class."
         )
     folders = [name.split(os.sep, 1)[0] if os.sep in name else "" for name in names]
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     if all(folders):
-        # Folders without pictures keep their number, so that splits of one set agree about the classes.
+        # Folders without images keep their number, so that splits of one set agree about the classes.
         classes = tuple(name for name in _subfolders(root) if _wanted(name))
         number = {name: i for i, name in enumerate(classes)}
         labels = torch.tensor([number[folder] for folder in folders])
@@ -97,7 +97,7 @@ def open_folder(rest: str) -> FolderSource:
 
 
 def files(rest: str) -> list[str]:
-    """The paths of its pictures."""
+    """The paths of its images."""
     root = find_folder(rest)
     return [f"{root}{os.sep}{name}" for name in sorted(_walk(root))]
 
@@ -119,7 +119,7 @@ def other_split(rest: str, split: str) -> str:
             return found[0][0]
     raise UsageError(
         f"The data folder:{base} has no split {split!r}: there is no folder {Path(base) / split}. "
-        "Name the other pictures by a SPEC of their own."
+        "Name the other images by a SPEC of their own."
     )
 
 
@@ -169,9 +169,9 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _walk(root: Path) -> list[str]:
-    """The picture files below a folder, links followed but no folder visited twice.
+    """The image files below a folder, links followed but no folder visited twice.
 
-    Links come last, so that a picture is found where it lies and not where a link to its folder does.
+    Links come last, so that an image is found where it lies and not where a link to its folder does.
     """
 
     def refuse(error: OSError) -> None:

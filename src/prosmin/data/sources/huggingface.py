@@ -1,7 +1,7 @@
 """SPEC `hf:NAME[:CONFIG][@SPLIT]`: a data set of the Hugging Face hub, or one saved to a folder.
 
-Needs the package `datasets`, which downloads what is not in its cache. The column of pictures is the one of
-type Image, the labels the one of type ClassLabel. Pictures are taken encoded and decoded like all others.
+Needs the package `datasets`, which downloads what is not in its cache. The column of images is the one of
+type Image, the labels the one of type ClassLabel. Images are taken encoded and decoded like all others.
 """
 
 import importlib
@@ -24,7 +24,7 @@ class HuggingfaceSource:
     """Rows of one split."""
 
     spec: str
-    rows: Any  # a datasets.Dataset of one column, pictures left encoded
+    rows: Any  # a datasets.Dataset of one column, images left encoded
     column: str
     name: str
     labels: Tensor | None
@@ -38,17 +38,17 @@ class HuggingfaceSource:
         return f"{self.name}[{i}]"
 
     def read(self, i: int) -> bytes:
-        """The encoded picture of row i."""
+        """The encoded image of row i."""
         picture = self.rows[i][self.column] or {}
         if picture.get("bytes") is not None:
             return picture["bytes"]
         if picture.get("path"):
             return Path(picture["path"]).read_bytes()
-        raise OSError("the row holds no picture")
+        raise OSError("the row holds no image")
 
 
 def open_huggingface(rest: str) -> HuggingfaceSource:
-    """The pictures of one split of a Hugging Face data set."""
+    """The images of one split of a Hugging Face data set."""
     datasets = _package()
     name, wanted = _name(rest)
     with _told(rest):

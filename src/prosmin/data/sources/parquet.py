@@ -45,7 +45,7 @@ class ParquetSource:
         return f"{self.name}[{i}]"
 
     def read(self, i: int) -> bytes:
-        """The encoded picture of row i."""
+        """The encoded image of row i."""
         chunk = bisect_right(self.starts, i) - 1
         data = self.chunks[chunk][i - self.starts[chunk]].as_py()
         if data is None:
@@ -54,7 +54,7 @@ class ParquetSource:
 
 
 def open_parquet(rest: str) -> ParquetSource:
-    """The pictures of a Parquet file or of a folder of them."""
+    """The images of a Parquet file or of a folder of them."""
     path, files = _files(rest)
     table = _read(files, spec=f"parquet:{rest}")
     images = _binary(table.column("image"), spec=f"parquet:{rest}")
@@ -80,7 +80,7 @@ def other_split(rest: str, split: str) -> str:
             return other
     raise UsageError(
         f"The data parquet:{base} has no split {split!r}: no file of that name lies beside it. "
-        "Name the other pictures by a SPEC of their own."
+        "Name the other images by a SPEC of their own."
     )
 
 
@@ -139,7 +139,7 @@ def _read(files: list[Path], *, spec: str) -> pa.Table:
 
 
 def _image_column(schema: pa.Schema, file: Path, *, spec: str) -> str:
-    """`image`, or else the one column that could hold pictures, such as `img` in published files."""
+    """`image`, or else the one column that could hold images, such as `img` in published files."""
     if "image" in schema.names:
         return "image"
     found = [field.name for field in schema if _may_be_pictures(field.type)]
@@ -195,7 +195,7 @@ def _labels(table: pa.Table, *, spec: str) -> tuple[Tensor | None, tuple[str, ..
     if negative := [value for value in values if value < 0]:
         raise ProsminError(
             f"The column 'label' of the data {spec} is negative in {len(negative)} rows of {len(table)}, the first "
-            f"{negative[0]}; allowed: names, or numbers from 0. Leave the column out if the pictures have no labels."
+            f"{negative[0]}; allowed: names, or numbers from 0. Leave the column out if the images have no labels."
         )
     if (largest := max(values)) > LARGEST_LABEL:
         raise ProsminError(

@@ -3,7 +3,7 @@
 Each photograph is reduced until its shorter side is 400 px (smaller ones stay) and cut into blocks of 96
 px. A fifth of the blocks is for testing; patches lie within a block, so no test pixel is in a training
 patch. Patches in which hardly anything is to be seen are left out. The photograph is the class. Four
-photographs are never trained on: their patches, made the same way, are the out-of-distribution pictures.
+photographs are never trained on: their patches, made the same way, are the out-of-distribution images.
 Integer arithmetic and a fixed seed: the same on every machine.
 """
 
@@ -73,7 +73,7 @@ def photograph_files() -> dict[str, Path]:
             if path is None or not path.is_file():
                 where = f"{path} is missing" if path else f"the package {install} is not installed"
                 raise ProsminError(
-                    f"The embedded pictures need {name}, but {where}: pip install --force-reinstall {install}"
+                    f"The embedded images need {name}, but {where}: pip install --force-reinstall {install}"
                 )
             files[path.stem] = path
     return dict(sorted(files.items()))
@@ -89,7 +89,7 @@ def open_photos(rest: str = "") -> PhotosSource:
     for label, (name, path) in enumerate(files.items()):
         photograph = load_photograph(path)
         for part, corners in patch_corners(photograph, name=name).items():
-            if part == split or split == "ood":  # held-out photographs give both parts: more pictures to detect
+            if part == split or split == "ood":  # held-out photographs give both parts: more images to detect
                 images += [photograph[:, y : y + PATCH, x : x + PATCH] for y, x in corners]
                 labels += [label] * len(corners)
                 keys += [f"{name}/{part}/y{y:03d}x{x:03d}" for y, x in corners]

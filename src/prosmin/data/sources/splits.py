@@ -28,7 +28,7 @@ def choose(wanted: str, available: Iterable[str], *, spec: str) -> str:
     for name in candidates(wanted):
         if name in names:
             return name
-    has = f"it has: {', '.join(names)}" if names else "it has no splits; name the other pictures by a SPEC of their own"
+    has = f"it has: {', '.join(names)}" if names else "it has no splits; name the other images by a SPEC of their own"
     raise UsageError(f"The data {spec} has no split {wanted!r}; {has}.")
 
 

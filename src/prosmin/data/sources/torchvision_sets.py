@@ -23,7 +23,7 @@ Labelled = tuple[str, int]  # path, number of the class
 
 
 def list_inaturalist(root: Path, *, year: str, split: str) -> tuple[list[Labelled], tuple[str, ...]]:
-    """The pictures of a split in the order of their paths, and the classes. No split: train, or all without a list."""
+    """The images of a split in the order of their paths, and the classes. No split: train, or all without a list."""
     tree = _tree(root, year)
     classes = tuple(sorted(_species(tree), key=_number))
     wanted = _split_list(root, year, split)
@@ -34,7 +34,7 @@ def list_inaturalist(root: Path, *, year: str, split: str) -> tuple[list[Labelle
         if not name.startswith(".") and (wanted is None or f"{species}/{name}" in wanted)
     ]
     if not pairs:
-        raise ProsminError(f"No picture of iNaturalist {year} {split} lies in {tree}. Unpack the archive there.")
+        raise ProsminError(f"No image of iNaturalist {year} {split} lies in {tree}. Unpack the archive there.")
     return sorted(pairs), classes
 
 
@@ -59,7 +59,7 @@ def _number(species: str) -> tuple[int, str]:
 
 
 def _split_list(root: Path, year: str, split: str) -> set[str] | None:
-    """SUPERCATEGORY/SPECIES/FILE of a split's pictures; None for all."""
+    """SUPERCATEGORY/SPECIES/FILE of a split's images; None for all."""
     file = root / f"{split or 'train'}{year}.json"
     if file.is_file():
         return {"/".join(image["file_name"].split("/")[-3:]) for image in json.loads(file.read_text())["images"]}
@@ -80,7 +80,7 @@ class Set:
 
 @dataclass(frozen=True)
 class TorchvisionSource:
-    """Either paths or pictures (N, 3, H, W)."""
+    """Either paths or images (N, 3, H, W)."""
 
     spec: str
     name: str
@@ -97,7 +97,7 @@ class TorchvisionSource:
         return self.paths[i] if self.images is None else f"{self.name}[{i}]"
 
     def read(self, i: int) -> bytes | Tensor:
-        """The file's bytes, or the picture."""
+        """The file's bytes, or the image."""
         if self.images is not None:
             return self.images[i]
         with open(self.paths[i], "rb") as file:
@@ -141,7 +141,7 @@ def known_sets() -> dict[str, Set]:
 
 
 def open_torchvision(rest: str) -> TorchvisionSource:
-    """The pictures of a torchvision set."""
+    """The images of a torchvision set."""
     name, root, split = _parse(rest)
     chosen = known_sets()[name]
     if not root.is_dir():  # some classes would create it
@@ -161,7 +161,7 @@ def open_torchvision(rest: str) -> TorchvisionSource:
         paths, images = [], _as_rgb(built.data)
         targets = [int(t) for t in (built.labels if name in ("svhn", "stl10") else built.targets)]
     labels = torch.tensor(targets, dtype=torch.int64)
-    if len(labels) and int(labels.min()) < 0:  # STL-10 marks pictures without a label by -1
+    if len(labels) and int(labels.min()) < 0:  # STL-10 marks images without a label by -1
         return TorchvisionSource(f"torchvision:{rest}", name, paths, images, None, ())
     return TorchvisionSource(f"torchvision:{rest}", name, paths, images, labels, _class_names(built, labels))
 

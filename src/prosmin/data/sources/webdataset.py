@@ -1,8 +1,8 @@
 """SPEC `webdataset:PATTERN`: tar files such as `train-{000000..000099}.tar`, `{a,b}.tar` or `*.tar`.
 
-Files of one sample share their name up to the first dot: `0001.jpg` and `0001.cls`. The picture is the
+Files of one sample share their name up to the first dot: `0001.jpg` and `0001.cls`. The image is the
 member named like one, the label the number in `.cls`. The shards are indexed once by their headers; a
-picture is then read from its place, in any order, so an epoch is shuffled as a whole and not through a
+image is then read from its place, in any order, so an epoch is shuffled as a whole and not through a
 buffer.
 """
 
@@ -27,7 +27,7 @@ _LIST = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
 
 class Place(NamedTuple):
-    """Where a picture lies."""
+    """Where an image lies."""
 
     shard: str
     offset: int
@@ -61,7 +61,7 @@ class WebdatasetSource:
 
 
 def open_webdataset(rest: str) -> WebdatasetSource:
-    """The pictures of all shards a pattern names."""
+    """The images of all shards a pattern names."""
     if "://" in rest or rest.startswith("pipe:"):
         raise UsageError(f"The data webdataset:{rest} is not on this machine; copy the shards and name their files.")
     places: list[Place] = []
@@ -71,13 +71,13 @@ def open_webdataset(rest: str) -> WebdatasetSource:
             places.append(place)
             labels.append(label)
     if not places:
-        raise UsageError(f"There are no pictures in the shards of webdataset:{rest}; members named *.jpg, ... count.")
+        raise UsageError(f"There are no images in the shards of webdataset:{rest}; members named *.jpg, ... count.")
     numbers = [label for label in labels if label is not None]
     if not numbers:
         return WebdatasetSource(f"webdataset:{rest}", places, None, ())
     if len(numbers) < len(labels):
         raise ProsminError(
-            f"{len(labels) - len(numbers)} of {len(labels)} pictures in webdataset:{rest} have no .cls file."
+            f"{len(labels) - len(numbers)} of {len(labels)} images in webdataset:{rest} have no .cls file."
         )
     classes = tuple(str(i) for i in range(max(numbers) + 1))
     return WebdatasetSource(f"webdataset:{rest}", places, torch.tensor(numbers), classes)
@@ -93,7 +93,7 @@ def other_split(rest: str, split: str) -> str:
                 return other
     raise UsageError(
         f"The data webdataset:{rest} has no split {split!r}: no shards of that name lie beside it. "
-        "Name the other pictures by a SPEC of their own."
+        "Name the other images by a SPEC of their own."
     )
 
 
@@ -139,10 +139,10 @@ def _inside(folder: Path) -> list[str]:
 
 
 def _index(shard: str) -> list[tuple[Place, int | None]]:
-    """Each picture of a shard with its label, from the headers alone."""
+    """Each image of a shard with its label, from the headers alone."""
     pictures: dict[str, Place] = {}
     labels: dict[str, int] = {}
-    dotted: dict[str, set[str]] = {}  # a sample's pictures with a second suffix
+    dotted: dict[str, set[str]] = {}  # a sample's images with a second suffix
     try:
         with tarfile.open(shard, "r:") as archive:
             for member in archive:
@@ -168,9 +168,9 @@ def _index(shard: str) -> list[tuple[Place, int | None]]:
     for sample, names in dotted.items():
         if len(names) > 1 and pictures[sample].name in names:
             raise ProsminError(
-                f"{len(names)} pictures of {shard} share the name {sample!r} up to the first dot, so that they count "
+                f"{len(names)} images of {shard} share the name {sample!r} up to the first dot, so that they count "
                 f"as one sample, {min(names)!r} among them. Rename them so that the only dot is the one before the "
-                "suffix; where one is the picture and the others belong to it, rename that one."
+                "suffix; where one is the image and the others belong to it, rename that one."
             )
     return [(place, labels.get(sample)) for sample, place in pictures.items()]
 

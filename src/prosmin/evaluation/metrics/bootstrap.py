@@ -10,9 +10,9 @@ from prosmin.randomness import generator
 DRAWS = 1000
 
 
-@lru_cache(maxsize=4)  # many answers are judged on the same pictures, whose features take more than this
+@lru_cache(maxsize=4)  # many answers are judged on the same images, whose features take more than this
 def times_drawn(count: int, *, draws: int, seed: int, purpose: str, device: torch.device) -> Tensor:
-    """How often each of N pictures comes up when N are drawn with replacement, float64: (draws, N).
+    """How often each of N images comes up when N are drawn with replacement, float64: (draws, N).
 
     Its product with (N, M) sums over all draws at once, in an order that a GPU repeats to the bit.
     """
@@ -22,7 +22,7 @@ def times_drawn(count: int, *, draws: int, seed: int, purpose: str, device: torc
 
 
 def resampled_means(values: Tensor, *, seed: int, purpose: str, draws: int = DRAWS) -> Tensor:
-    """Means over pictures drawn with replacement, the same pictures for all columns: (N, M) -> (draws, M)."""
+    """Means over images drawn with replacement, the same images for all columns: (N, M) -> (draws, M)."""
     times = times_drawn(len(values), draws=draws, seed=seed, purpose=purpose, device=values.device)
     return (times @ values.double()).cpu() / len(values)
 

@@ -13,7 +13,7 @@ from prosmin.evaluation.metrics.bootstrap import interval, times_drawn
 from prosmin.randomness import generator
 
 FLOOR = 1e-12
-"""Smallest probability in the logarithm of the NLL: one hopeless picture costs at most 27.6."""
+"""Smallest probability in the logarithm of the NLL: one hopeless image costs at most 27.6."""
 
 TEMPERATURES = (0.01, 100.0)
 """Range of a fitted temperature: logits that separate all labels, or only mislead, have no optimum."""
@@ -28,7 +28,7 @@ def classification_metrics(
     """All metrics of class probabilities (N, C) against labels (N,).
 
     top1: share of right answers, 0 to 1. nll: mean of -ln p(label), p at least FLOOR.
-    nll_low, nll_high: its 95 % interval by the standard error over the pictures.
+    nll_low, nll_high: its 95 % interval by the standard error over the images.
     ece: top-label calibration error in equal-width bins, open on the left and closed on the right.
     ece_low, ece_high: 95 % bootstrap interval of the ece.
     ece_floor: mean ece of a perfectly calibrated model with these confidences at this N.
@@ -88,7 +88,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
     The NLL is convex in a = 1/T with slope mean(sum_c p_c logit_c - logit_label), so the slope's only change
     of sign is found by halving an interval of log a. Log-probabilities serve as logits.
-    Fit it on pictures the model never saw.
+    Fit it on images the model never saw.
     """
     _check_shapes(logits, labels, "logits")
     logits = logits.double()
@@ -105,7 +105,7 @@ def _check_shapes(values: Tensor, labels: Tensor, name: str) -> None:
     if values.ndim != 2 or labels.shape != values.shape[:1] or len(labels) == 0:
         raise ProsminError(
             f"The {name} have shape {tuple(values.shape)} and the labels {tuple(labels.shape)}; "
-            "allowed: (N, C) and (N,) with at least one picture."
+            "allowed: (N, C) and (N,) with at least one image."
         )
     first, last = int(labels.min()), int(labels.max())
     if first < 0 or last >= values.shape[1]:
@@ -120,7 +120,7 @@ def _check_shapes(values: Tensor, labels: Tensor, name: str) -> None:
 def _check(probabilities: Tensor, labels: Tensor) -> None:
     _check_shapes(probabilities, labels, "probabilities")
     if bool((probabilities < 0).any()) or float((probabilities.sum(1) - 1).abs().max()) > 1e-3:
-        raise ProsminError("The probabilities of a picture must be 0 or more and sum to 1; give a softmax, not logits.")
+        raise ProsminError("The probabilities of an image must be 0 or more and sum to 1; give a softmax, not logits.")
 
 
 def _top_label(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,7 +146,7 @@ def _equal_mass(values: Tensor, bins: int) -> Tensor:
 
 
 def _members(bin_of: Tensor, bins: int) -> Tensor:
-    """1 where a picture is in a bin, for sums by product: weighted counts on a GPU vary from run to run: (N, bins)."""
+    """1 where an image is in a bin, for sums by product: weighted counts on a GPU vary from run to run: (N, bins)."""
     return (bin_of[:, None] == torch.arange(bins, device=bin_of.device)).double()
 
 
@@ -177,7 +177,7 @@ def _ece_floor(confidence: Tensor, within: Tensor, *, seed: int) -> float:
 
 @lru_cache(maxsize=2)
 def _chances(count: int, seed: int, device: torch.device) -> Tensor:
-    """The uniform numbers of the simulated answers of N pictures, kept as those of the bootstrap are."""
+    """The uniform numbers of the simulated answers of N images, kept as those of the bootstrap are."""
     random = generator(seed, 0, "ece floor")
     return torch.rand(_SIMULATIONS, count, generator=random, dtype=torch.float64).to(device)
 

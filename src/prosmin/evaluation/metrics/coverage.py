@@ -1,6 +1,6 @@
 """Do the forecasts N(mean, scale^2) hold what they promise: coverage of what is observed, and its PIT.
 
-Shapes: mean, scale and observed are (V, N, K): V forecasts of each of N pictures with K coordinates.
+Shapes: mean, scale and observed are (V, N, K): V forecasts of each of N images with K coordinates.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ def reachable(errors: Tensor, level: float) -> float:
 
     Squared lengths of errors with covariance R, of K coordinates with variance 1, have mean K and variance 2 tr(R^2):
     by Satterthwaite (1946) a gamma distribution with these. R is that of the errors, each coordinate brought to
-    variance 1; tr(R^2) is the mean squared product of the errors of two pictures, which needs no R: (V, N, K).
+    variance 1; tr(R^2) is the mean squared product of the errors of two images, which needs no R: (V, N, K).
     """
     each = errors.double() / errors.double().square().mean((0, 1)).sqrt().clamp_min(_SMALLEST_SCALE)
     pictures, size = each.shape[1:]
@@ -70,7 +70,7 @@ def uniform_distance(values: Tensor) -> float:
 def judge_coverage(forecasts: Forecasts, *, seed: int) -> tuple[dict[str, float], dict[str, Any]]:
     """The metrics, and the curves of a figure.
 
-    coverage_P: share of the coordinates within their central interval of P %, with a 95 % interval over pictures.
+    coverage_P: share of the coordinates within their central interval of P %, with a 95 % interval over images.
     joint_coverage_P: share of the observations within the ellipsoid that holds P % of the forecast.
     joint_coverage_P_reachable: the same if every coordinate's spread were right; errors that go together reach less.
     squared_error_ratio: mean of ((observed - mean) / scale)^2; 1 where the spread is right, 4 at half of it.

@@ -43,7 +43,7 @@ def average_precision(negatives: Tensor, positives: Tensor) -> float:
 
 
 def ood_metrics(scores_in: Tensor, scores_out: Tensor) -> dict[str, float]:
-    """How well the scores tell OOD pictures (n_out,) from in-distribution ones (n_in,).
+    """How well the scores tell OOD images (n_out,) from in-distribution ones (n_in,).
 
     auroc, aupr_out: OOD is the positive class. aupr_in: in-distribution is. Both aupr are average precisions.
     fpr_at_95_tpr_in: share of OOD accepted when at least 95 % of in-distribution is accepted.
@@ -53,8 +53,7 @@ def ood_metrics(scores_in: Tensor, scores_out: Tensor) -> dict[str, float]:
     for name, scores in (("in-distribution", scores_in), ("OOD", scores_out)):
         if scores.ndim != 1 or len(scores) < 2:
             raise ProsminError(
-                f"The {name} scores have shape {tuple(scores.shape)}; "
-                "allowed: one score for each of 2 or more pictures."
+                f"The {name} scores have shape {tuple(scores.shape)}; allowed: one score for each of 2 or more images."
             )
         if not bool(torch.isfinite(scores).all()):
             raise ProsminError(f"The {name} scores hold values that are not finite; look for NaN in the features.")

@@ -11,9 +11,9 @@ from prosmin.evaluation.metrics.ranking import auroc
 
 
 def right_neighbours(features: Tensor, labels: Tensor, groups: Tensor | None = None) -> Tensor:
-    """Whether the nearest other picture, by cosine, has the picture's class: (N, D), (N,) -> (N,).
+    """Whether the nearest other image, by cosine, has the image's class: (N, D), (N,) -> (N,).
 
-    With `groups` (N,), numbers of pictures that overlap, it is the nearest of another group. Their share is R@1 of the
+    With `groups` (N,), numbers of images that overlap, it is the nearest of another group. Their share is R@1 of the
     URL benchmark (Kirchhof et al., 2023), `r_auroc` is its R-AUROC.
     """
     _, indices = nearest(features, features, 1, exclude_self=True, groups=groups)
@@ -30,12 +30,12 @@ def r_auroc(right: Tensor, uncertainty: Tensor) -> float:
 
 
 def risk_coverage(correct: Tensor, uncertainty: Tensor, *, points: int = 100) -> dict[str, float | list[float]]:
-    """Error among the most certain pictures, by the share that is answered: correct (N,), uncertainty (N,).
+    """Error among the most certain images, by the share that is answered: correct (N,), uncertainty (N,).
 
     coverage, risk: the curve at `points` shares. aurc: mean risk over the coverages 1/N, 2/N, ..., 1.
     aurc_optimal: the same when all wrong answers are the least certain.
     aurc_random: the expectation when the order says nothing, which is the error rate.
-    Pictures of equal uncertainty have no order: the mean over their orders is taken.
+    Images of equal uncertainty have no order: the mean over their orders is taken.
     """
     _check(correct, uncertainty)
     wrong = 1 - correct.double().cpu()
@@ -59,7 +59,7 @@ def _check(correct: Tensor, uncertainty: Tensor) -> None:
     if correct.shape != uncertainty.shape or correct.ndim != 1 or len(correct) == 0:
         raise ProsminError(
             f"The answers have shape {tuple(correct.shape)}, the uncertainties {tuple(uncertainty.shape)}; "
-            "allowed: one uncertainty a picture."
+            "allowed: one uncertainty an image."
         )
     if not bool(torch.isfinite(uncertainty).all()):
         raise ProsminError("The uncertainties hold values that are not finite; look for NaN in the features.")

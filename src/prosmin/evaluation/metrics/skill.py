@@ -1,4 +1,4 @@
-"""What a scale of its own for every picture is worth: the energy score beside that of simpler forecasts."""
+"""What a scale of its own for every image is worth: the energy score beside that of simpler forecasts."""
 
 import math
 
@@ -18,9 +18,9 @@ _STEPS = 24  # of the golden section: 0.618^24 is 1e-5 of the range
 
 
 def energy_scores(forecasts: Forecasts, *, seed: int) -> Tensor:
-    """The score of each picture, the mean over its views: (V, N, K) -> (N,).
+    """The score of each image, the mean over its views: (V, N, K) -> (N,).
 
-    A picture's noise follows from its place: forecasts of the same pictures are compared under the same noise.
+    An image's noise follows from its place: forecasts of the same images are compared under the same noise.
     """
     views, pictures, size = forecasts.mean.shape
     key = randomness.key(seed, 0, "energy skill")
@@ -39,7 +39,7 @@ def fit_constant_scale(forecasts: Forecasts) -> float:
 
 
 def fit_coordinate_scales(forecasts: Forecasts) -> Tensor:
-    """A scale for each coordinate, the same for all pictures: root mean square errors times one factor: (1, 1, K)."""
+    """A scale for each coordinate, the same for all images: root mean square errors times one factor: (1, 1, K)."""
     error = forecasts.observed - forecasts.mean
     own = error.square().mean((0, 1), keepdim=True).sqrt().clamp_min(_SMALLEST_SCALE)  # (1, 1, K)
     return _fit_factor(forecasts, own) * own
@@ -49,7 +49,7 @@ def _fit_factor(forecasts: Forecasts, shape: Tensor) -> float:
     """The factor of scales (1, 1, K) that, with these means, has the least energy score.
 
     E|D + s eps| is convex in s and the pair term is linear: there is one minimum, found by golden section. It lies
-    at the root mean square error of a picture's coordinates where all pictures have the same, else between them.
+    at the root mean square error of an image's coordinates where all images have the same, else between them.
     """
     error = forecasts.observed - forecasts.mean
 
@@ -73,23 +73,23 @@ def _fit_factor(forecasts: Forecasts, shape: Tensor) -> float:
 
 
 def with_constant_scale(forecasts: Forecasts, scale: float | Tensor) -> Forecasts:
-    """The same means with the same scale, or scales (1, 1, K), for all pictures."""
+    """The same means with the same scale, or scales (1, 1, K), for all images."""
     return forecasts._replace(scale=torch.as_tensor(scale).to(forecasts.scale).expand_as(forecasts.scale))
 
 
 def climatology(forecasts: Forecasts, known: Forecasts) -> Forecasts:
-    """A forecast that does not look at the picture: the mean and the spread of what was observed of other pictures."""
+    """A forecast that does not look at the image: the mean and the spread of what was observed of other images."""
     seen = known.observed.flatten(0, 1)
     spread = seen.std(0, correction=0)
     return forecasts._replace(mean=seen.mean(0).expand_as(forecasts.mean), scale=spread.expand_as(forecasts.scale))
 
 
 def judge_skill(forecasts: Forecasts, known: Forecasts, *, seed: int) -> tuple[dict[str, float], float]:
-    """The metrics with 95 % intervals over pictures, and the constant scale; it and the climatology are of `known`.
+    """The metrics with 95 % intervals over images, and the constant scale; it and the climatology are of `known`.
 
     energy_skill: 1 - score / score of the same means with one constant scale.
     energy_skill_coordinates: 1 - score / score of the same means with a constant scale for each coordinate.
-    energy_skill_climatology: 1 - score / score of a forecast that does not look at the picture.
+    energy_skill_climatology: 1 - score / score of a forecast that does not look at the image.
     Above 0 the forecast is better, at 1 perfect.
     """
     scale = fit_constant_scale(known)

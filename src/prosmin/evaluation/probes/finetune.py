@@ -1,4 +1,4 @@
-"""Fine-tuning: the whole backbone with a linear layer on top, on labelled pictures.
+"""Fine-tuning: the whole backbone with a linear layer on top, on labelled images.
 
 AdamW with warm-up and cosine, random resized crops and flips. The learning rate and the temperature are chosen
 on labels the choosing networks did not see; then one network is trained on all of them with that rate.
@@ -37,7 +37,7 @@ FOLDS, FEW = 5, 500
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuned:
-    """Logits (N, C) of the test pictures, the temperature, and how both came about."""
+    """Logits (N, C) of the test images, the temperature, and how both came about."""
 
     logits: Tensor
     temperature: float
@@ -47,7 +47,7 @@ class FineTuned:
 def fine_tune(
     encoder: Encoder, train: PictureSet, test: PictureSet, *, classes: int, seed: int, epochs: int | None = None
 ) -> FineTuned:
-    """Fine-tune a copy of the encoder's backbone on all of `train`; of `test` the pictures are read alone."""
+    """Fine-tune a copy of the encoder's backbone on all of `train`; of `test` the images are read alone."""
     labels = _labels(train)
     epochs = default_epochs(len(train)) if epochs is None else epochs
 
@@ -83,7 +83,7 @@ def fine_tune(
 
 def check_held_out(train: PictureSet) -> None:
     """A sentence for a set that is too small to choose on, before anything is trained."""
-    _held_out(train, _labels(train), seed=0)  # the seed decides which pictures are held out, not whether any are
+    _held_out(train, _labels(train), seed=0)  # the seed decides which images are held out, not whether any are
 
 
 def default_epochs(pictures: int) -> int:
@@ -157,7 +157,7 @@ def _predict(network: Classifier, pictures: PictureSet, encoder: Encoder) -> Ten
 
 
 def _held_out(train: PictureSet, labels: Tensor, seed: int) -> list[Tensor]:
-    """The pictures each choosing network does not see; an error where one would have none to choose on."""
+    """The images each choosing network does not see; an error where one would have none to choose on."""
     groups = groups_of(train.keys, train.spec)
     if len(labels) >= FEW:
         masks = [held_out_mask(labels, train.keys, train.spec, seed=seed)]
@@ -168,9 +168,9 @@ def _held_out(train: PictureSet, labels: Tensor, seed: int) -> list[Tensor]:
         masks = []
     if not masks or not all(bool(mask.any()) for mask in masks):
         raise ProsminError(
-            f"{train.spec} has {len(labels)} labelled pictures of {len(torch.unique(labels))} classes, too few to hold "
-            f"some out for the choice of the learning rate; allowed: {FOLDS} or more, with two pictures of most "
-            "classes. Add pictures, or leave this set out."
+            f"{train.spec} has {len(labels)} labelled images of {len(torch.unique(labels))} classes, too few to hold "
+            f"some out for the choice of the learning rate; allowed: {FOLDS} or more, with two images of most "
+            "classes. Add images, or leave this set out."
         )
     return masks
 

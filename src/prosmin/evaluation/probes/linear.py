@@ -56,7 +56,7 @@ def linear_probe(
 ) -> LinearProbe:
     """Fit a probe on features (N, D) and labels (N,) from 0 to classes - 1.
 
-    l2 and temperature are those of least NLL on the held-out tenth, `held_out` (N,) where pictures that overlap must
+    l2 and temperature are those of least NLL on the held-out tenth, `held_out` (N,) where images that overlap must
     stay together. Where a tenth is a handful of labels (low-shot), `folds` = 5 instead predicts every label with the
     model of the other four folds; `groups` (N,) are not torn apart by them.
     """
@@ -99,7 +99,7 @@ def _choose_l2(problem: Problem, masks: Tensor, *, l2_grid: Sequence[float]) -> 
 
 
 def _held_out_masks(labels: Tensor, folds: int | None, seed: int, groups: Tensor | None) -> list[Tensor]:
-    """The pictures each choosing model does not see: the tenth, or one fold after the other."""
+    """The images each choosing model does not see: the tenth, or one fold after the other."""
     if folds is None:
         masks = [held_out_tenth(labels, seed=seed, groups=groups)]
     else:

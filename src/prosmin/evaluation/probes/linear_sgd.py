@@ -1,4 +1,4 @@
-"""Linear classifiers trained by SGD on augmented pictures through the frozen backbone, all rates at once.
+"""Linear classifiers trained by SGD on augmented images through the frozen backbone, all rates at once.
 
 Each learning rate has two heads: one learns from all of train, the other never sees the held-out tenth. The
 second kind decides the rate and the temperature, the first answers: both cost one pass of the encoder.
@@ -29,7 +29,7 @@ MOMENTUM = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class LinearAnswers:
-    """Logits (N, C) of the test pictures, the temperature, and how both came about."""
+    """Logits (N, C) of the test images, the temperature, and how both came about."""
 
     logits: Tensor
     temperature: float
@@ -40,7 +40,7 @@ class LinearAnswers:
 def train_linear_heads(
     encoder: Encoder, train: PictureSet, test: PictureSet, *, classes: int, epochs: int, seed: int
 ) -> LinearAnswers:
-    """The best head for `train`; of `test` the pictures are read alone."""
+    """The best head for `train`; of `test` the images are read alone."""
     assert train.labels is not None  # the protocol has asked for labels already
     labels = train.labels.to(encoder.device)
     held_out = held_out_mask(train.labels.cpu(), train.keys, train.spec, seed=seed).to(encoder.device)

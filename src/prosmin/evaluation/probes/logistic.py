@@ -146,7 +146,7 @@ def _solve(problem: Problem, l2: float, seen: Tensor, start: Solution | None) ->
     inputs, labels, classes = problem.inputs, problem.labels, problem.classes
     parts, (count, size) = len(seen), inputs.shape
     row = torch.arange(count, device=labels.device)
-    share = (seen.to(inputs) / seen.sum(1, keepdim=True)).T  # (N, P): of a picture in the mean
+    share = (seen.to(inputs) / seen.sum(1, keepdim=True)).T  # (N, P): of an image in the mean
     # A part's own standardisation is (inputs - middle) / spread.
     middle = (share.T @ inputs)[..., None]  # (P, D, 1)
     spread = _sound((share.T @ inputs.square() - middle[..., 0].square()).clamp_min_(0).sqrt_())[:, None]  # (P, 1, D)

@@ -1,4 +1,4 @@
-"""corruption: what a probe fitted on clean pictures still gets right on corrupted ones, and how sure it is of it."""
+"""corruption: what a probe fitted on clean images still gets right on corrupted ones, and how sure it is of it."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""knn: the label of a test picture by a vote of its nearest training pictures in feature space."""
+"""knn: the label of a test image by a vote of its nearest training images in feature space."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""linear-paper: the paper's linear protocol, SGD on augmented pictures through the frozen encoder."""
+"""linear-paper: the paper's linear protocol, SGD on augmented images through the frozen encoder."""
 
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.metrics.calibration import diagrams, judge

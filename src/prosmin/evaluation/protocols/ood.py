@@ -1,4 +1,4 @@
-"""ood: does a score, without labels or fine-tuning, tell strange pictures from test pictures of the training kind?"""
+"""ood: does a score, without labels or fine-tuning, tell strange images from test images of the training kind?"""
 
 import statistics
 from typing import Any
@@ -63,10 +63,10 @@ def near_and_far(context: Context) -> dict[str, tuple[str, ...]]:
 
 
 def of_its_classes(context: Context, name: str) -> Tensor | None:
-    """Which test pictures are of a set's own classes, (N,), where it has some of the test's classes and no others.
+    """Which test images are of a set's own classes, (N,), where it has some of the test's classes and no others.
 
     ImageNet-O is such a set: its folders carry the names of 200 of ImageNet's classes, and published figures hold it
-    against the validation pictures of these. Classes called by numbers say nothing about what they are.
+    against the validation images of these. Classes called by numbers say nothing about what they are.
     """
     test, own = context.sets["test"], context.sets[name].classes
     if test.labels is None or not own or not set(own) < set(test.classes) or all(text.isdigit() for text in own):
@@ -129,11 +129,11 @@ def _by_group(sets: Rows, groups: dict[str, tuple[str, ...]]) -> dict[str, float
 
 
 def _said(context: Context, groups: dict[str, tuple[str, ...]], among: dict[str, Tensor]) -> dict[str, Any]:
-    """What the pictures that belong are, and the groups."""
+    """What the images that belong are, and the groups."""
     said: dict[str, Any] = {"in_distribution": "test"}
     if among:
         said["in_distribution_of_sets"] = {
-            name: f"the {int(mask.sum())} test pictures of its {len(context.sets[name].classes)} classes"
+            name: f"the {int(mask.sum())} test images of its {len(context.sets[name].classes)} classes"
             for name, mask in among.items()
         }
     return said | {group: list(names) for group, names in groups.items()}

@@ -1,7 +1,7 @@
-"""pictures: what the report shows of single pictures: a map of the features, neighbours, thumbnails, attention.
+"""images: what the report shows of single images: a map of the features, neighbours, thumbnails, attention.
 
-Nothing is judged here. Neighbours are searched among all test pictures; thumbnails are kept of at most SHOWN of them,
-so that a page stays small: the pictures of the galleries and random ones, each with its neighbours.
+Nothing is judged here. Neighbours are searched among all test images; thumbnails are kept of at most SHOWN of them,
+so that a page stays small: the images of the galleries and random ones, each with its neighbours.
 """
 
 from typing import NamedTuple
@@ -21,14 +21,14 @@ from prosmin.evaluation.results import Result
 from prosmin.models.vit import class_attention, has_class_attention
 from prosmin.randomness import generator
 
-SHOWN = 1500  # test pictures with a thumbnail and a place on the map
+SHOWN = 1500  # test images with a thumbnail and a place on the map
 NEIGHBOURS = 8
-ATTENTION = 8  # pictures with attention maps, from the surest to the least sure
+ATTENTION = 8  # images with attention maps, from the surest to the least sure
 ATTENTION_SIDE = 128  # their side
 
 
 class Strange(NamedTuple):
-    """An out-of-distribution picture: its set, its place there, its score."""
+    """An out-of-distribution image: its set, its place there, its score."""
 
     set: str
     place: int
@@ -50,7 +50,7 @@ def run(context: Context) -> Result:
     found = [neighbours_of(features, chosen, k), *(nearest(features, feature, k) for feature in outside)]
     indices = torch.cat([places for _, places in found])  # (S, k) in test
     named = torch.tensor(sorted(set(indices.flatten().tolist()) - set(chosen.tolist())), dtype=torch.int64)
-    row = torch.empty(len(test), dtype=torch.int64)  # of a test picture among the arrays: chosen, strange, named
+    row = torch.empty(len(test), dtype=torch.int64)  # of a test image among the arrays: chosen, strange, named
     row[chosen] = torch.arange(len(chosen))
     row[named] = len(chosen) + len(strange) + torch.arange(len(named))
     points = planar_map(torch.cat([features[chosen], *outside]), seed=context.seed)
@@ -66,7 +66,7 @@ def run(context: Context) -> Result:
             "shown": len(chosen),
             "evaluated": len(test),
             "map": "t-SNE of the normalised features, started from their PCA",
-            "neighbours": "cosine of the features, among all test pictures",
+            "neighbours": "cosine of the features, among all test images",
         },
         arrays=arrays
         | _thumbnails(context, chosen, strange)
@@ -91,7 +91,7 @@ def _thumbnails(context: Context, chosen: Tensor, strange: list[Strange]) -> dic
 def _names(
     context: Context, uncertainty: Tensor, chosen: Tensor, strange: list[Strange], named: Tensor
 ) -> dict[str, np.ndarray]:
-    """(M,) each; the value of a test picture is its uncertainty, that of another its out-of-distribution score."""
+    """(M,) each; the value of a test image is its uncertainty, that of another its out-of-distribution score."""
     test = context.sets["test"]
     pictures = [("test", test, int(i), float(uncertainty[i])) for i in chosen]
     pictures += [(one.set, context.sets[one.set], one.place, one.score) for one in strange]
@@ -105,13 +105,13 @@ def _names(
 
 
 def choose(features: Tensor, first: Tensor, *, k: int, most: int, seed: int) -> Tensor:
-    """Places of at most `most` pictures, rising: `first`, then random ones, each with its k neighbours: (N, D) -> (S,).
+    """Places of at most `most` images, rising: `first`, then random ones, each with its k neighbours: (N, D) -> (S,).
 
-    A picture that is shown beside those it is like says more than one among strangers.
+    An image that is shown beside those it is like says more than one among strangers.
     """
     if len(features) <= most:
         return torch.arange(len(features))
-    random = torch.randperm(len(features), generator=generator(seed, 0, "shown pictures"))
+    random = torch.randperm(len(features), generator=generator(seed, 0, "shown images"))
     seeds = torch.cat([first, random])[:most]
     _, near = neighbours_of(features, seeds, k)
     found = set(first[:most].tolist())
@@ -122,15 +122,15 @@ def choose(features: Tensor, first: Tensor, *, k: int, most: int, seed: int) -> 
 
 
 def neighbours_of(features: Tensor, places: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k nearest other pictures of some pictures of a set: (N, D), (n,) -> cosines (n, k), places (n, k)."""
+    """The k nearest other images of some images of a set: (N, D), (n,) -> cosines (n, k), places (n, k)."""
     similarities, indices = nearest(features, features[places], k + 1)
     own = indices == places[:, None]
-    own[:, -1] |= ~own.any(1)  # many pictures alike: itself is not even among them, so the last one goes
+    own[:, -1] |= ~own.any(1)  # many images alike: itself is not even among them, so the last one goes
     return similarities[~own].view(-1, k), indices[~own].view(-1, k)
 
 
 def strangest(context: Context) -> list[Strange]:
-    """The PICTURES out-of-distribution pictures furthest from train, strangest first."""
+    """The PICTURES out-of-distribution images furthest from train, strangest first."""
     if not context.ood:
         return []
     score = fit_knn_distance(context.placed("train"))
@@ -143,7 +143,7 @@ def strangest(context: Context) -> list[Strange]:
 
 
 def _attention(encoder: Encoder, test: PictureSet, places: Tensor, row: Tensor) -> dict[str, np.ndarray]:
-    """What the encoder sees of some pictures and how its last block weighs the patches; nothing without a ViT."""
+    """What the encoder sees of some images and how its last block weighs the patches; nothing without a ViT."""
     backbone = encoder.method.get_submodule("online.backbone")
     if not has_class_attention(backbone):
         return {}

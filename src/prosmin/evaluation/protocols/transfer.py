@@ -88,7 +88,7 @@ def _open(spec: str, *, max_bad: float) -> tuple[PictureSet, PictureSet]:
 
 
 def _readable(pictures: PictureSet) -> PictureSet:
-    """Without what cannot be read, which a stream shows when it is: every answer needs its picture."""
+    """Without what cannot be read, which a stream shows when it is: every answer needs its image."""
     if isinstance(pictures, Pictures):
         return pictures
     batches = picture_batches(pictures, size=PREDICTED, device=torch.device("cpu"), max_bad=pictures.max_bad)

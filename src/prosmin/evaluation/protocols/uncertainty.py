@@ -21,7 +21,7 @@ from prosmin.evaluation.metrics.skill import judge_skill
 from prosmin.evaluation.results import Result
 from prosmin.evaluation.severity import severity_curves, sharpness
 
-FORECAST, FITTED, WORSENED = 512, 256, 256  # pictures at most: held-out forecasts, constant scale, severities
+FORECAST, FITTED, WORSENED = 512, 256, 256  # images at most: held-out forecasts, constant scale, severities
 
 Part = tuple[dict[str, float], dict[str, Any], dict[str, Any]]
 """Metrics, settings and curves."""
@@ -54,7 +54,7 @@ def run(context: Context) -> Result:
         if scaled:
             rivals[BETWEEN_VIEWS] = context.view_scores("test")[BETWEEN_VIEWS]
         judged, sets["test"], risk, correct = _answers(context, rivals)
-        metrics, settings["answer"] = judged | metrics, "nearest training picture"
+        metrics, settings["answer"] = judged | metrics, "nearest training image"
         curves, arrays["correct"] = {"risk_coverage": risk} | curves, correct.numpy()
     strange = [Ranked(context.sets[name], distance(name)) for name in context.ood]
     return Result(
@@ -67,7 +67,7 @@ def run(context: Context) -> Result:
 
 
 def _distance(context: Context) -> Callable[[str], Tensor]:
-    """The distance to the training pictures of each picture of a set, (N,)."""
+    """The distance to the training images of each image of a set, (N,)."""
     distance = fit_knn_distance(context.placed("train"))
     return lambda name: distance(context.features(name)).cpu()
 
@@ -105,14 +105,14 @@ def _calibration(context: Context) -> Part:
         "observation": "the target network's centred embedding of another random global view",
         "joint": f"chi-square of {forecasts.mean.shape[-1]} degrees: the forecast's coordinates are independent",
         "constant_scale": scale,
-        "reference": f"{len(known)} pictures of the held-out tenth of train",
+        "reference": f"{len(known)} images of the held-out tenth of train",
     }
     return coverage | skill, {"calibration": settings}, curves
 
 
 def _severity(context: Context, *, scaled: bool) -> Part:
-    """The uncertainty of some test pictures, made worse step by step."""
-    # Without a scale every picture takes the passes of its views, beside the one that finds that there is none.
+    """The uncertainty of some test images, made worse step by step."""
+    # Without a scale every image takes the passes of its views, beside the one that finds that there is none.
     count = WORSENED if scaled else WORSENED // (UNCERTAINTY_VIEWS + 1)
     pictures = sample(context.sets["test"], count, seed=context.seed, purpose="severity")
     found = severity_curves(context.encoder, pictures, seed=context.seed)

@@ -139,7 +139,7 @@ def reliability_chart(
     body.append(text(LEFT - 6, floor, "0", "tick end"))
     body.append(path(np.array([LEFT, WIDTH - RIGHT]), np.array([floor, floor]), "axis"))
     body.append(bottom(words, x, floor))
-    legend = [("s0", "accuracy"), ("s1", "mean confidence"), ("quiet", "share of pictures")]
+    legend = [("s0", "accuracy"), ("s1", "mean confidence"), ("quiet", "share of images")]
     return Chart(svg=svg(words, body, height=tall), legend=legend)
 
 

@@ -12,7 +12,7 @@ from prosmin.report.metrics import percent
 from prosmin.report.runs import Arrays, Run
 from prosmin.report.sections.images import Album, read_album
 
-SIDE = 112  # pixels of a picture on the page
+SIDE = 112  # pixels of an image on the page
 HEADS = 12  # maps of single heads beside the mean
 COARSE = 64  # views up to this side keep hard pixels
 STOPS = (0.0, 0.35, 0.65, 0.85, 1.0)  # of the largest weight; the colours grow lighter all the way
@@ -24,14 +24,14 @@ def attention_section(runs: Sequence[Run]) -> Section:
     found = [(i, run, album) for i, run in enumerate(runs) if (album := read_album(run)) and has_attention(run, album)]
     blocks: list[Block] = [strips(run, i, album, named=len(runs) > 1) for i, run, album in found]
     lead = (
-        "Which patches the class token of the last block, the picture's features, is made from: the brighter, the "
-        "more weight a patch has. Each map is drawn up to its own maximum. From the surest picture to the least sure."
+        "Which patches the class token of the last block, the image's features, is made from: the brighter, the "
+        "more weight a patch has. Each map is drawn up to its own maximum. From the surest image to the least sure."
     )
     return Section(id="attention", title="Attention", lead=lead, blocks=blocks)
 
 
 def has_attention(run: Run, album: Album) -> bool:
-    """Whether the maps are there and fit their pictures."""
+    """Whether the maps are there and fit their images."""
     arrays: Arrays = run.arrays["pictures"]
     weights, views, places = (arrays.get(name) for name in ("attention", "attention_view", "attention_of"))
     return (
@@ -48,7 +48,7 @@ def has_attention(run: Run, album: Album) -> bool:
 
 
 def strips(run: Run, i: int, album: Album, *, named: bool) -> Strips:
-    """A row a picture: what the encoder sees, the mean over the heads, every head."""
+    """A row per image: what the encoder sees, the mean over the heads, every head."""
     arrays = run.arrays["pictures"]
     weights, places = arrays["attention"].astype(float), arrays["attention_of"].astype(int)
     heads, height, width = weights.shape[1:]
@@ -94,7 +94,7 @@ def _spread(weights: np.ndarray) -> str:
 
 
 def overlay(view: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Weights (h, w), from 0 to their maximum, as colours over the grey picture (s, s, 3): (SIDE, SIDE, 3) uint8."""
+    """Weights (h, w), from 0 to their maximum, as colours over the grey image (s, s, 3): (SIDE, SIDE, 3) uint8."""
     share = (255 * weights / max(float(weights.max()), 1e-12)).round().astype(np.uint8)
     light = np.asarray(Image.fromarray(share).resize((SIDE, SIDE), Image.Resampling.BICUBIC)) / 255.0
     colour = np.stack([np.interp(light, STOPS, channel) for channel in zip(*COLOURS, strict=True)], axis=2)

@@ -52,7 +52,7 @@ def calibration_section(runs: Sequence[Run]) -> Section:
             what = f"{run.name} has no reliability diagram" if len(runs) > 1 else "No reliability diagram yet"
             blocks.append(Missing(what=what, command=evaluate_command(run, "linear")))
     lead = (
-        "Pictures are put into bins by the confidence of the answer. In each bin the bar is the share of "
+        "Images are put into bins by the confidence of the answer. In each bin the bar is the share of "
         "right answers, the mark the mean confidence; a calibrated classifier has both on the diagonal. "
         "Shaded gaps, weighted by the histogram below, make the ECE." + too_narrow(runs)
     )
@@ -125,7 +125,7 @@ def reading(metrics: dict[str, float], key: str) -> str:
     if low is not None and high is not None:
         said += f", 95 % interval {number(low)} to {number(high)}"
     if "ece_floor" in metrics and key == "ece":
-        said += f"; a perfectly calibrated model would score {number(metrics['ece_floor'])} on this many pictures"
+        said += f"; a perfectly calibrated model would score {number(metrics['ece_floor'])} on this many images"
     if "temperature" in metrics and key == "ece_calibrated":
         said += f"; temperature {number(metrics['temperature'])}"
     return said + "."

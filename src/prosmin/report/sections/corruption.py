@@ -1,4 +1,4 @@
-"""Corrupted pictures: error, NLL and ECE by corruption and severity, as shades and by severity as curves."""
+"""Corrupted images: error, NLL and ECE by corruption and severity, as shades and by severity as curves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,13 +46,13 @@ def corruption_section(runs: Sequence[Run]) -> Section:
             blocks.append(Fold(title=f"Every corruption, {run.name}", blocks=shades))
     for run in runs:
         if "corruption" not in run.results and not unlabelled(run):
-            what = f"{run.name} has not seen corrupted pictures" if len(runs) > 1 else "No corrupted pictures yet"
+            what = f"{run.name} has not seen corrupted images" if len(runs) > 1 else "No corrupted images yet"
             blocks.append(Missing(what=what, command=evaluate_command(run, "corruption")))
     lead = (
-        "A linear probe, fitted on clean training pictures, answers for corrupted test pictures. A robust encoder "
+        "A linear probe, fitted on clean training images, answers for corrupted test images. A robust encoder "
         "errs little more; a trustworthy one is less sure where it errs, so its calibration error stays low."
     )
-    return Section(id="corruption", title="Corrupted pictures", lead=lead, blocks=blocks)
+    return Section(id="corruption", title="Corrupted images", lead=lead, blocks=blocks)
 
 
 def read_matrix(run: Run) -> Matrix | None:
@@ -104,7 +104,7 @@ def severity_figure(having: Sequence[tuple[int, Run, Matrix]], what: str) -> Fig
     said = " ".join(f"{c.label}: from {write(c.y[0])} to {write(c.y[-1])}." for c in curves)
     words = Words(id=f"severity-{what}", title=title, desc=said, x="severity", y="")
     x_axis = Axis(low=0.0, high=max(severities), ticks=severities)
-    reading = "The mean over the corruptions, extra ones apart; severity 0 are the clean pictures."
+    reading = "The mean over the corruptions, extra ones apart; severity 0 are the clean images."
     if not _alike(having):
         reading += " The runs did not see the same corruptions: compare with care."
     columns = [title, *("clean" if s == 0 else f"severity {number(s)}" for s in severities)]
@@ -164,7 +164,7 @@ def heat_figure(run: Run, i: int, matrix: Matrix, what: str, *, named: bool) -> 
 
 
 def reading(run: Run, names: Sequence[str], means: Sequence[float], write: Any) -> str:
-    """The worst corruption, where the pictures come from, and what was left out."""
+    """The worst corruption, where the images come from, and what was left out."""
     worst = int(np.nanargmax(means)) if np.isfinite(means).any() else None
     said = [f"Worst: {names[worst]}, {write(means[worst])} over the severities."] if worst is not None else []
     settings = run.part("corruption", "settings")

@@ -15,7 +15,7 @@ from prosmin.report.runs import Run, numbers
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)  # nominal levels that the table reads
 KINDS = {
-    "crop": ("smaller crops", "Severity 1 to 5 keeps 80, 60, 40, 20, 10 % of the picture."),
+    "crop": ("smaller crops", "Severity 1 to 5 keeps 80, 60, 40, 20, 10 % of the image."),
     "blur": ("blur", ""),
     "noise": ("noise", ""),
 }
@@ -112,7 +112,7 @@ def pit_figure(run: Run, i: int, *, named: bool) -> Figure | None:
 
 
 def severity_figure(runs: Sequence[Run], kind: str) -> Figure | None:
-    """The uncertainty as pictures get worse: mean, and for one run the middle half of the pictures."""
+    """The uncertainty as images get worse: mean, and for one run the middle half of the images."""
     having = [(i, run, c) for i, run in enumerate(runs) if (c := _severity(run, kind))]
     if not having:
         return None

@@ -20,7 +20,7 @@ TEST = "test"  # the name of the evaluated set; all others are out of distributi
 
 @dataclass(frozen=True, kw_only=True)
 class Album:
-    """M pictures by name; the first S have a thumbnail, a place on the map and K neighbours among the M."""
+    """M images by name; the first S have a thumbnail, a place on the map and K neighbours among the M."""
 
     jpeg: bytes
     tile: int
@@ -32,7 +32,7 @@ class Album:
     key: Sequence[str]
     label: Sequence[str]
     set: Sequence[str]
-    value: np.ndarray  # (M,) uncertainty of test pictures, out-of-distribution score of others
+    value: np.ndarray  # (M,) uncertainty of test images, out-of-distribution score of others
 
     @property
     def shown(self) -> int:
@@ -41,7 +41,7 @@ class Album:
 
     @cached_property
     def familiar(self) -> np.ndarray:
-        """Which pictures are of the evaluated set, (M,)."""
+        """Which images are of the evaluated set, (M,)."""
         return np.array([name == TEST for name in self.set])
 
     @cached_property
@@ -54,16 +54,16 @@ class Album:
 
     @cached_property
     def classes(self) -> list[str]:
-        """The labels of the test pictures on the map, the most frequent first; empty without labels."""
+        """The labels of the test images on the map, the most frequent first; empty without labels."""
         familiar = np.array(self.label[: self.shown])[self.familiar[: self.shown]]
         names, counts = np.unique(familiar, return_counts=True)
         order = np.argsort(-counts, kind="stable")
         return [str(names[i]) for i in order if names[i]]
 
     def find(self, key: str, *, strange: bool, of: str = "") -> int | None:
-        """The place of a picture with a thumbnail, by name, kind and the set it is of.
+        """The place of an image with a thumbnail, by name, kind and the set it is of.
 
-        Results of earlier versions do not say the set: then None where pictures of several sets have that name.
+        Results of earlier versions do not say the set: then None where images of several sets have that name.
         """
         places = [i for i in self._places.get(key, []) if self.familiar[i] != strange and of in ("", self.set[i])]
         return places[0] if len({self.set[i] for i in places}) == 1 else None
@@ -116,12 +116,12 @@ def _fits(arrays: Arrays) -> bool:
 
 
 def sheet_uri(album: Album) -> str:
-    """The thumbnails as one picture inside the page."""
+    """The thumbnails as one image inside the page."""
     return "data:image/jpeg;base64," + base64.b64encode(album.jpeg).decode("ascii")
 
 
 def album_json(album: Album, places: np.ndarray) -> str:
-    """What script.js needs to show a picture and its neighbours; places (S, 2) are shares of width and height."""
+    """What script.js needs to show an image and its neighbours; places (S, 2) are shares of width and height."""
     labels = list(dict.fromkeys(album.label))
     sets = list(dict.fromkeys(album.set))
     place = {label: i for i, label in enumerate(labels)}
@@ -148,14 +148,14 @@ def embed(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-MOST = 24  # pictures a gallery
-COARSE = 64  # pictures up to this side are shown with hard pixels
+MOST = 24  # images a gallery
+COARSE = 64  # images up to this side are shown with hard pixels
 FIELDS = ("thumbnails", "thumbnail_uncertainty", "thumbnail_label", "thumbnail_kind", "thumbnail_key")
 
 KINDS = {
-    "certain": ("Most certain", "The lowest uncertainty of the test pictures, surest first."),
-    "uncertain": ("Least certain", "The highest uncertainty of the test pictures, least sure first."),
-    "ood": ("Most out of distribution", "Pictures from outside the training set that score highest."),
+    "certain": ("Most certain", "The lowest uncertainty of the test images, surest first."),
+    "uncertain": ("Least certain", "The highest uncertainty of the test images, least sure first."),
+    "ood": ("Most out of distribution", "Images from outside the training set that score highest."),
 }
 
 
@@ -167,9 +167,9 @@ def pictures_section(runs: Sequence[Run]) -> Section:
         found = [g for kind in KINDS if (g := gallery(run, i, kind, album, named=len(runs) > 1))]
         blocks += found
         if not found:
-            what = f"{run.name} has no pictures" if len(runs) > 1 else "No pictures yet"
+            what = f"{run.name} has no images" if len(runs) > 1 else "No images yet"
             blocks.append(Missing(what=what, command=evaluate_command(run, "uncertainty")))
-    lead = "Select a picture to see it larger, with its name in full and the test pictures nearest to it."
+    lead = "Select an image to see it larger, with its name in full and the test images nearest to it."
     return Section(
         id="pictures",
         title="Pictures",
@@ -179,7 +179,7 @@ def pictures_section(runs: Sequence[Run]) -> Section:
 
 
 def gallery(run: Run, i: int, kind: str, album: Album | None, *, named: bool) -> Gallery | None:
-    """The pictures of one kind in order; None where the run kept none."""
+    """The images of one kind in order; None where the run kept none."""
     arrays = run.arrays.get("uncertainty", {})
     chosen = order(arrays, kind)
     if not len(chosen):

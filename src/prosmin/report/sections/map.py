@@ -1,4 +1,4 @@
-"""The map: test pictures as points, those whose features are alike beside each other."""
+"""The map: test images as points, those whose features are alike beside each other."""
 
 import math
 from collections.abc import Sequence
@@ -29,17 +29,17 @@ def map_section(runs: Sequence[Run]) -> Section:
         if album is not None:
             blocks.append(atlas(run, i, album, named=len(runs) > 1))
         else:
-            what = f"{run.name} has no map of its pictures" if len(runs) > 1 else "No map of the pictures yet"
+            what = f"{run.name} has no map of its images" if len(runs) > 1 else "No map of the images yet"
             blocks.append(Missing(what=what, command=evaluate_command(run, "pictures")))
     lead = (
-        "Every point is a test picture; those with similar features lie together. Point at one to see it, select it "
+        "Every point is a test image; those with similar features lie together. Point at one to see it, select it "
         "for its nearest neighbours. Only who is near whom means something: distances between groups do not."
     )
-    return Section(id="map", title="Map of the test pictures", lead=lead, blocks=blocks)
+    return Section(id="map", title="Map of the test images", lead=lead, blocks=blocks)
 
 
 def atlas(run: Run, i: int, album: Album, *, named: bool) -> Atlas:
-    """The drawing with what script.js needs for its pictures."""
+    """The drawing with what script.js needs for its images."""
     classes = album.classes[: CLASSES if len(album.classes) <= CLASSES else CLASSES - 1]
     styles = [style_of(album, j, classes) for j in range(album.shown)]
     fifth = fifths(album)
@@ -80,32 +80,32 @@ def laid_out(points: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def reading(run: Run, album: Album) -> str:
-    """How many pictures there are and how far the map can be trusted."""
+    """How many images there are and how far the map can be trusted."""
     on_map = int(album.familiar[: album.shown].sum())
     strange = album.shown - on_map
     said = (
-        f"All {number(on_map)} evaluated pictures."
+        f"All {number(on_map)} evaluated images."
         if on_map >= album.evaluated
-        else f"{number(on_map)} of the {number(album.evaluated)} evaluated pictures: those of the galleries and random "
+        else f"{number(on_map)} of the {number(album.evaluated)} evaluated images: those of the galleries and random "
         "ones, each with its neighbours."
     )
     if strange:
         said += f" With them the {number(strange)} strangest from outside, as rings."
     kept = run.metrics("pictures").get("map_neighbours_kept")
     if kept is not None:
-        said += f" The map keeps {percent(kept)} of each picture's nearest neighbours near it."
+        said += f" The map keeps {percent(kept)} of each image's nearest neighbours near it."
     return said
 
 
 def style_of(album: Album, j: int, classes: Sequence[str]) -> str:
-    """The class of a point's colour: that of its label, of the other labels, or of a strange picture."""
+    """The class of a point's colour: that of its label, of the other labels, or of a strange image."""
     if not album.familiar[j]:
         return "strange"
     return f"c{classes.index(album.label[j])}" if album.label[j] in classes else "others"
 
 
 def fifths(album: Album) -> list[str]:
-    """The style of each point by its uncertainty among the test pictures on the map; strange ones have their own."""
+    """The style of each point by its uncertainty among the test images on the map; strange ones have their own."""
     familiar = album.familiar[: album.shown]
     values = album.value[: album.shown]
     edges = np.nanquantile(values[familiar], [0.2, 0.4, 0.6, 0.8]) if familiar.any() else np.zeros(4)
@@ -114,7 +114,7 @@ def fifths(album: Album) -> list[str]:
 
 
 def _mark(x: float, y: float, style: str, fifth: str) -> str:
-    """A circle; a diamond for the second ten classes; a ring for pictures from outside."""
+    """A circle; a diamond for the second ten classes; a ring for images from outside."""
     if style.startswith("c") and int(style[1:]) >= COLOURS:
         shape = f"M{x:.1f} {y - 2.9:.1f}l2.9 2.9l-2.9 2.9l-2.9-2.9z"
         return f'<path d="{shape}" class="dot {style} {fifth}"/>'
@@ -124,7 +124,7 @@ def _mark(x: float, y: float, style: str, fifth: str) -> str:
 
 
 def class_table(album: Album, title: str) -> Table:
-    """By class: the pictures on the map, their uncertainty, and how many of their neighbours share their class."""
+    """By class: the images on the map, their uncertainty, and how many of their neighbours share their class."""
     labels = np.array(album.label)
     same = (labels[album.neighbours] == labels[: album.shown, None]).mean(1)
     members = [
@@ -137,7 +137,7 @@ def class_table(album: Album, title: str) -> Table:
     ]
     columns = [
         "class",
-        "pictures on the map",
+        "images on the map",
         "mean uncertainty",
         f"of {album.neighbours.shape[1]} neighbours, same class",
     ]
@@ -145,13 +145,13 @@ def class_table(album: Album, title: str) -> Table:
 
 
 def fifths_table(album: Album, fifth: Sequence[str], title: str) -> Table:
-    """By uncertainty, for pictures without labels: the pictures on the map and their range."""
+    """By uncertainty, for images without labels: the images on the map and their range."""
     rows: list[Row] = []
     for j, label in enumerate(FIFTHS):
         values = album.value[: album.shown][[name == f"u{j}" for name in fifth]]
         ends = apart([float(values.min()), float(values.max())]) if len(values) else ["–", "–"]
         rows.append([Cell(label, head=True), number(len(values)), *ends])
-    return Table(columns=["uncertainty", "pictures on the map", "from", "to"], rows=rows, caption=title, note=NOTE)
+    return Table(columns=["uncertainty", "images on the map", "from", "to"], rows=rows, caption=title, note=NOTE)
 
 
 NOTE = "results/pictures.npz holds every point, its name and its neighbours."

@@ -1,4 +1,4 @@
-"""Out-of-distribution pictures: histograms of the scores, ROC curves, every score on every set in a table."""
+"""Out-of-distribution images: histograms of the scores, ROC curves, every score on every set in a table."""
 
 from collections.abc import Sequence
 
@@ -42,9 +42,9 @@ def ood_section(runs: Sequence[Run]) -> Section:
         folds = [(run, _details(run, i, named=True)) for i, run in enumerate(runs)]
         blocks += [Fold(title=f"All numbers of {run.name}", blocks=inner) for run, inner in folds if inner]
     lead = (
-        "A score says how unlike the training pictures a picture is; no label was used. Familiar pictures "
-        "are test pictures of the training kind. An out-of-distribution picture is the positive class: at "
-        "AUROC 1 every such picture scores above every familiar one, at 0.5 the score is a coin."
+        "A score says how unlike the training images an image is; no label was used. Familiar images "
+        "are test images of the training kind. An out-of-distribution image is the positive class: at "
+        "AUROC 1 every such image scores above every familiar one, at 0.5 the score is a coin."
     )
     return Section(id="ood", title="Out of distribution", lead=lead, blocks=blocks)
 
@@ -78,27 +78,27 @@ def has(run: Run, name: str, score: str) -> bool:
 
 
 def raw(run: Run, name: str, score: str) -> tuple[np.ndarray, np.ndarray]:
-    """Finite scores of familiar and of out-of-distribution pictures: (n,), (m,)."""
+    """Finite scores of familiar and of out-of-distribution images: (n,), (m,)."""
     arrays = run.arrays["ood"]
     inside, outside = (np.asarray(arrays[key], dtype=float).ravel() for key in (f"in/{score}", f"out/{name}/{score}"))
-    mask = arrays.get(f"in_mask/{name}")  # a set may be held against the test pictures of its own classes alone
+    mask = arrays.get(f"in_mask/{name}")  # a set may be held against the test images of its own classes alone
     if mask is not None and mask.shape == inside.shape and mask.dtype == bool:
         inside = inside[mask]
     return inside[np.isfinite(inside)], outside[np.isfinite(outside)]
 
 
 def score_figure(run: Run, i: int, name: str, score: str, *, named: bool) -> Figure:
-    """The scores of familiar and of out-of-distribution pictures as two histograms."""
+    """The scores of familiar and of out-of-distribution images as two histograms."""
     inside, outside = raw(run, name, score)
     title = f"{score_name(score)} on {name}" + (f", {run.name}" if named else "")
     auroc = sets(run).get(name, {}).get(score, {}).get("auroc")
     said = f"AUROC {number(auroc)}. " if auroc is not None else ""
     middle = apart([float(np.median(scores)) for scores in (inside, outside)])
-    said += f"Median {middle[0]} for familiar pictures, {middle[1]} for {name}."
+    said += f"Median {middle[0]} for familiar images, {middle[1]} for {name}."
     names = list(sets(run))
     scores = sorted({s for values in sets(run).values() for s in values})
     id = f"ood-{i}-{names.index(name)}-{scores.index(score) if score in scores else 0}"
-    words = Words(id=id, title=f"Histogram of {title}", desc=said, x="score", y="share of pictures")
+    words = Words(id=id, title=f"Histogram of {title}", desc=said, x="score", y="share of images")
     chart, table = two_groups(words, [("familiar", inside, "s0"), (name, outside, "s1")])
     return Figure(id=f"figure-{id}", title=title, chart=chart, reading=said, table=table, commands=[run.command("ood")])
 
@@ -134,14 +134,14 @@ def roc_figure(runs: Sequence[Run], name: str, j: int) -> Figure | None:
     words = Words(
         id=f"roc-{j}",
         title=f"ROC on {name}",
-        desc=f"Share of {name} found against the share of familiar pictures flagged.",
+        desc=f"Share of {name} found against the share of familiar images flagged.",
         x="false alarms",
         y="found",
     )
     chart = line_chart(words, curves, x=unit_axis(), y=unit_axis())
     columns = ["found at false alarms of", *(percent(rate) for rate in RATES)]
     table = Table(columns=columns, rows=rows[::-1], caption=f"ROC on {name}")
-    reading = f"How many pictures of {name} are found when so many familiar ones are flagged."
+    reading = f"How many images of {name} are found when so many familiar ones are flagged."
     return Figure(
         id=f"figure-roc-{j}",
         title=f"ROC on {name}",

@@ -57,7 +57,7 @@ def trade_off_figure(runs: Sequence[Run]) -> Figure | None:
         id="figure-trade-off",
         title=title,
         chart=scatter_chart(words, points, x=share_axis([p.x for p in points]), y=round_axis(ends)),
-        reading="Top left is best: strange pictures are told apart, corrupted ones still recognised. "
+        reading="Top left is best: strange images are told apart, corrupted ones still recognised. "
         "Lines are 95 % intervals of the AUROC." + _unlike([run for _, run in having]),
         table=Table(
             columns=["run", how.heading(), metric("auroc").heading()],
@@ -86,7 +86,7 @@ def _auroc_interval(run: Run) -> tuple[float, float] | None:
     both = [raw(run, name, score) for name in sets(run)]
     familiar = both[0][0]
     if any(not len(outside) or not np.array_equal(inside, familiar) for inside, outside in both) or not len(familiar):
-        return None  # sets held against other familiar pictures each share no luck that could be averaged
+        return None  # sets held against other familiar images each share no luck that could be averaged
     return auroc_interval(familiar, [outside for _, outside in both])
 
 
@@ -102,7 +102,7 @@ def _unlike(runs: Sequence[Run]) -> str:
             for run in runs
         ]
         if any(other != how[0] for other in how):
-            return " The runs were measured on different pictures: compare with care."
+            return " The runs were measured on different images: compare with care."
     return ""
 
 
@@ -130,7 +130,7 @@ def paper_section(runs: Sequence[Run]) -> Section:
         blocks += [figure] if figure else []
         blocks += _missing(runs)
     lead = (
-        "The same columns as the paper's tables, for these runs on their own pictures: its numbers are of ImageNet. "
+        "The same columns as the paper's tables, for these runs on their own images: its numbers are of ImageNet. "
         "A dash was not measured. Brackets are 95 % intervals, ± the standard deviation over draws of the labels."
         + too_narrow(runs)
     )
@@ -150,7 +150,7 @@ def _missing(runs: Sequence[Run]) -> list[Block]:
 
 
 def generalisation_table(runs: Sequence[Run]) -> Table | None:
-    """Table 1: a linear classifier and kNN on the test pictures."""
+    """Table 1: a linear classifier and kNN on the test images."""
     linear = max(LINEAR, key=lambda name: sum(bool(run.metrics(name)) for run in runs))  # one protocol for all rows
     measures = [
         Measure(heading="Top-1", key="top1", of=_result(linear)),

@@ -39,7 +39,7 @@ def transfer_metrics(run: Run, spec: str) -> dict[str, float]:
 
 
 def transfer_size(run: Run, spec: str) -> int | None:
-    """The test pictures of that set."""
+    """The test images of that set."""
     curves = run.part("transfer", "curves").get(spec)
     return counted(curves.get("reliability")) or None if isinstance(curves, dict) else None
 
@@ -59,7 +59,7 @@ def results_section(runs: Sequence[Run]) -> Section:
     blocks += missing(runs)
     lead = (
         "The best of each row is bold; arrows say which direction is better. Brackets hold 95 % intervals over the "
-        f"test pictures: binomial for accuracies, bootstrap for calibration errors.{too_narrow(runs)} "
+        f"test images: binomial for accuracies, bootstrap for calibration errors.{too_narrow(runs)} "
         "± is the standard deviation over random draws of the labels."
     )
     warnings = [f"{run.name}: {said}" for run in runs for said in mixed(run)]

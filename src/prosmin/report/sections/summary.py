@@ -80,7 +80,7 @@ def views(run: Run) -> str:
 
 
 def length(run: Run) -> str:
-    """How far the run came: steps, epochs, pictures a step."""
+    """How far the run came: steps, epochs, images a step."""
     last = run.log[-1] if run.log else {}
     parts = [f"{number(last['step'])} steps"] if "step" in last else []
     epochs, done = run.setting("training", "epochs"), last.get("epoch")
@@ -89,11 +89,11 @@ def length(run: Run) -> str:
     elif epochs:
         parts.append(f"{epochs} epochs planned")
     batch = run.setting("training", "batch_size")
-    return ", ".join([*parts, f"{batch} pictures a step"] if batch else parts)
+    return ", ".join([*parts, f"{batch} images a step"] if batch else parts)
 
 
 def seconds(run: Run) -> float:
-    """Time spent training: pictures between logged steps over their rate, pauses left out."""
+    """Time spent training: images between logged steps over their rate, pauses left out."""
     batch = run.setting("training", "batch_size") or 0
     total = before = 0.0
     for line in run.log:
@@ -108,7 +108,7 @@ def time(run: Run) -> str:
     spent = seconds(run)
     rates = sorted(line["images_per_second"] for line in run.log if "images_per_second" in line)
     parts = [duration(spent)] if spent else []
-    return ", ".join([*parts, f"{rates[len(rates) // 2]:,.0f} pictures a second"] if rates else parts)
+    return ", ".join([*parts, f"{rates[len(rates) // 2]:,.0f} images a second"] if rates else parts)
 
 
 def hardware(run: Run) -> str:
@@ -129,7 +129,7 @@ def hardware(run: Run) -> str:
 
 
 def bad_pictures(run: Run) -> str:
-    """How many pictures could not be read, where any."""
+    """How many images could not be read, where any."""
     count = max((line["bad_pictures"] for line in run.log if "bad_pictures" in line), default=0.0)
     return f"{number(count)}, left out" if count else ""
 
@@ -149,7 +149,7 @@ FACTS: dict[str, Callable[[Run], str]] = {
     "Weights": lambda run: str(run.card.get("weights") or ""),
     "Embedding size K": _plain("heads", "dim"),
     "Pictures": _plain("data", "spec"),
-    "Unreadable pictures": bad_pictures,
+    "Unreadable images": bad_pictures,
     "Views": views,
     "Length": length,
     "Time": time,

@@ -160,7 +160,7 @@ REST = [
     Quantity("lr", "Learning rate", "rate", "", "zero"),
     Quantity("weight_decay", "Weight decay", "factor", "", "zero"),
     Quantity("momentum", "Momentum of the target", "factor"),
-    Quantity("images_per_second", "Pictures a second", "pictures", "", "zero"),
+    Quantity("images_per_second", "Images a second", "pictures", "", "zero"),
     Quantity("memory_mib", "Memory in MiB", "MiB", "", "zero"),
 ]
 

@@ -18,11 +18,11 @@ from prosmin.report.sections.forecasts import KINDS, forecast_blocks
 
 COVERAGES = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 RISK = (
-    "Keep the pictures the encoder is surest of and leave out the rest: if the uncertainty means something, fewer kept "
-    "pictures means fewer errors."
+    "Keep the images the encoder is surest of and leave out the rest: if the uncertainty means something, fewer kept "
+    "images means fewer errors."
 )
-WITHOUT_RISK = "Whether the forecast holds what it promises, and whether the uncertainty rises as pictures get worse."
-WRONG = -0.3  # a rank correlation below it is no accident of a few hundred pictures
+WITHOUT_RISK = "Whether the forecast holds what it promises, and whether the uncertainty rises as images get worse."
+WRONG = -0.3  # a rank correlation below it is no accident of a few hundred images
 REFERENCES = {"optimal": "best possible order", "random": "random order"}
 
 
@@ -47,14 +47,14 @@ def uncertainty_section(runs: Sequence[Run]) -> Section:
 
 
 def wrong_way(run: Run, *, named: bool) -> str:
-    """A sentence where the uncertainty clearly falls as pictures get worse; empty elsewhere."""
+    """A sentence where the uncertainty clearly falls as images get worse; empty elsewhere."""
     found = run.metrics("uncertainty")
     kinds = [title for kind, (title, _) in KINDS.items() if found.get(f"spearman_{kind}", 0.0) < WRONG]
     if not kinds:
         return ""
     return (
         f"{f'{run.name}: it' if named else 'It'} points the wrong way for {' and '.join(kinds)}: the worse the "
-        "picture, the surer the encoder. Do not sort by it where such pictures may come; the out-of-distribution score "
+        "image, the surer the encoder. Do not sort by it where such images may come; the out-of-distribution score "
         "is for them."
     )
 
@@ -83,7 +83,7 @@ def references(curve: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def risk_figure(runs: Sequence[Run]) -> Figure | None:
-    """Error among the kept pictures against the share kept. One run is drawn between its two references."""
+    """Error among the kept images against the share kept. One run is drawn between its two references."""
     having = [(i, run, risk_curve(run)) for i, run in enumerate(runs) if risk_curve(run)]
     if not having:
         return None
@@ -104,13 +104,13 @@ def risk_figure(runs: Sequence[Run]) -> Figure | None:
         + ("." if at(c, 0.5) < at(c, 1.0) else ": the uncertainty does not help here.")
         for _, run, c in having
     )
-    words = Words(id="risk", title="Risk against coverage", desc=said, x="share of pictures kept", y="error among them")
+    words = Words(id="risk", title="Risk against coverage", desc=said, x="share of images kept", y="error among them")
     y = share_axis(np.concatenate([curve.y for curve in curves]), zero=True)
     return Figure(
         id="figure-risk",
         title="Risk against coverage",
         chart=line_chart(words, curves, x=unit_axis(), y=y),
-        reading=said if len(runs) == 1 else "Error among the kept pictures, the surest kept first.",
+        reading=said if len(runs) == 1 else "Error among the kept images, the surest kept first.",
         table=_risk_table(having),
         commands=[run.command("uncertainty") for _, run, _ in having],
     )
@@ -133,7 +133,7 @@ def _risk_table(having: Sequence[tuple[int, Run, dict[str, np.ndarray]]]) -> Tab
 
 
 def split_figure(run: Run, i: int, *, named: bool) -> Figure | None:
-    """The uncertainty of pictures with a right and with a wrong nearest neighbour."""
+    """The uncertainty of images with a right and with a wrong nearest neighbour."""
     arrays = run.arrays.get("uncertainty", {})
     if not {"uncertainty", "correct"} <= arrays.keys():
         return None
@@ -144,10 +144,10 @@ def split_figure(run: Run, i: int, *, named: bool) -> Figure | None:
     told = auroc(torch.from_numpy(values[right]), torch.from_numpy(values[~right]))
     middle = apart([float(np.median(values[right])), float(np.median(values[~right]))])
     said = (
-        f"AUROC {number(told)}: median {middle[0]} where the nearest training picture has the right label, {middle[1]} "
-        "where it has not. R-AUROC asks the same of the nearest test picture."
+        f"AUROC {number(told)}: median {middle[0]} where the nearest training image has the right label, {middle[1]} "
+        "where it has not. R-AUROC asks the same of the nearest test image."
     )
-    words = Words(id=f"split-{i}", title=title, desc=said, x="uncertainty", y="share of pictures")
+    words = Words(id=f"split-{i}", title=title, desc=said, x="uncertainty", y="share of images")
     chart, table = two_groups(
         words, [("right neighbour", values[right], "s0"), ("wrong neighbour", values[~right], "s1")]
     )
