@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prosmin.benchmark.machine import describe_machine
+from prosmin.machine import describe_machine
 from prosmin.randomness import key, normal
 from prosmin.scoring import noise_count, view_scores
 

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from prosmin.machine import (describe_machine)
-from prosmin.config import (ViewsConfig)
-from prosmin.data.augment import (colour)
-from prosmin.data.views import (make_views)
+from prosmin.config import ViewsConfig
+from prosmin.data.augment import colour
+from prosmin.data.views import make_views
+from prosmin.machine import describe_machine
 
 THREADS = 2
 CASES = {
