@@ -1,11 +1,11 @@
-"""Train recipes on CIFAR-10 and judge them on a held-out tenth of train: the tuning runs of benchmarks/LOG.md.
+"""Which settings learn best on CIFAR-10? The tuning runs of benchmarks/LOG.md, judged on a held-out tenth of train.
 
     python benchmarks/cifar.py --train parquet:cifar10-train.parquet --out benchmarks/results/tuning.jsonl \
         --run base cifar10-resnet18 training.epochs=25 --run slow cifar10-resnet18 target.momentum=0.99
 
 Every run appends one line: name, configuration hash, overrides, seconds, img/s, kNN and linear top-1, NLL and ECE on
 the held-out tenth (the probe and the kNN bank see the other nine tenths), R-AUROC of the uncertainty there, how the
-forecasts of some of its pictures hold, health numbers, hardware, command. Test pictures are never read here.
+forecasts of some of its images hold, health numbers, hardware, command. Test images are never read here.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from prosmin.evaluation.probes.linear import linear_probe
 from prosmin.training.pretrain import pretrain
 
 FORECAST = 512
-"""Pictures whose forecasts are judged, and as many that they are held against."""
+"""Images whose forecasts are judged, and as many that they are held against."""
 KEPT = ("coverage_90", "squared_error_ratio", "energy_skill", "energy_skill_coordinates", "energy_skill_climatology")
 
 

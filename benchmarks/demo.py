@@ -1,4 +1,4 @@
-"""The demo, timed and disturbed: killed with SIGKILL and interrupted with Ctrl-C, it must end at the same weights.
+"""How long does the demo take, and does it end at the same weights after a SIGKILL and a Ctrl-C?
 
     python benchmarks/demo.py --out benchmarks/results/demo-cpu.json
 

@@ -1,16 +1,16 @@
-"""What `prosmin embed` costs beside the networks, and beside decoding; whether its memory grows with the set.
+"""What does `prosmin embed` cost beyond the networks and beyond decoding, and does its memory grow with the set?
 
     python benchmarks/embed.py --out benchmarks/results/embed-cpu.json
     python benchmarks/embed.py --jpeg parquet:photos64.parquet --processes 1 2 --out benchmarks/results/embed-h200.json
 
 Beside the networks (the default): the whole command, from opening the encoder to the finished file, in turns with the
-same encoder's passes over the same pictures already decoded in memory. Both make the same passes: one a picture, one
+same encoder's passes over the same images already decoded in memory. Both make the same passes: one per image, one
 more for each random view (the making of the view included, as `encoder(pictures)` makes its own), and, where there is a
-reference, one of the backbone for each of its pictures. Reading, decoding, distances, writing, joining and opening are
+reference, one of the backbone for each of its images. Reading, decoding, distances, writing, joining and opening are
 embed's alone. Before each turn of the networks the encoder is loaded anew, as embed does: how the memory lies moves
 their speed by a tenth and more. Encoders are untrained, which costs the same.
 
-Beside decoding (--jpeg SPEC): the encoded pictures of SPEC as --files files in a folder. In turns: every core reads and
+Beside decoding (--jpeg SPEC): the encoded images of SPEC as --files files in a folder. In turns: every core reads and
 decodes, nothing else; the feed alone, which also packs and copies to the device; the whole command.
 
 By processes (--jpeg SPEC --processes N ...): the same files. Reading and decoding alone, by all cores in N processes,
@@ -84,12 +84,12 @@ print(time.perf_counter() - began)
 """
 FIRST = 1024
 CHUNK = 16
-"""Pictures a decoding thread takes at once."""
+"""Images a decoding thread takes at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """An encoder and the pictures it is given: a SPEC, or JPEG files of a size (width, height)."""
+    """An encoder and the images it is given: a SPEC, or JPEG files of a size (width, height)."""
 
     name: str
     recipe: str
@@ -97,7 +97,7 @@ class Case:
     data: str | tuple[int, int]
     pictures: int = 0  # files to make
     views: int
-    reference: str | None = NO_REFERENCE  # None: the encoder's own pictures, as the command has it
+    reference: str | None = NO_REFERENCE  # None: the encoder's own images, as the command has it
 
 
 RESNET18 = {"backbone.name": "resnet18", "views.global_size": "96"}
@@ -131,7 +131,7 @@ def write_pictures(folder: Path, count: int, *, size: tuple[int, int]) -> str:
 
 
 def repeat_files(spec: str, folder: Path, count: int) -> str:
-    """The encoded pictures of a SPEC as so many files, each a link to one of them; the folder's SPEC comes back."""
+    """The encoded images of a SPEC as so many files, each a link to one of them; the folder's SPEC comes back."""
     folder.mkdir()
     source = open_source(spec)
     for i in range(min(count, len(source))):
@@ -155,7 +155,7 @@ def seconds_of(run: Callable[[], object], device: torch.device) -> float:
 def compare(
     runs: dict[str, Callable[[], float]], pictures: int, *, shares: dict[str, str], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Pictures a second, medians; `shares` names ratios, each of embed's rate to another's."""
+    """Images a second, medians; `shares` names ratios, each of embed's rate to another's."""
     seconds, disturbed = in_turns(runs, repeats=options.repeats, patience=options.patience)
     row: dict[str, Any] = {"disturbed": disturbed} | {
         f"{name}_images_per_second": round(pictures / statistics.median(times), 1) for name, times in seconds.items()
@@ -175,7 +175,7 @@ def run_embed(folder: Path, request: Request) -> None:
 
 
 def pass_over(encoder: Encoder, batches: list[Batch], belonging: list[Batch], *, views: int) -> None:
-    """The passes that embed makes, over pictures in memory."""
+    """The passes that embed makes, over images in memory."""
     for batch in belonging:
         encoder.batch_features(batch)
     for batch in batches:
@@ -229,7 +229,7 @@ def decode_all(spec: str, *, share: tuple[int, int] = (0, 1)) -> None:
 
 
 def feed_all(spec: str, device: torch.device, *, batch: int) -> None:
-    """The pictures on the device in batches, as embed takes them."""
+    """The images on the device in batches, as embed takes them."""
     source = Noting(open_source(spec))
     for _ in StreamFeed(source, device=device, max_bad=1.0).batches(torch.arange(len(source)).split(batch)):
         pass

@@ -1,10 +1,10 @@
-"""Every method on the embedded photographs, three seeds, on the CPU: does it learn?
+"""Does every method learn on the embedded photographs? Three seeds, on a CPU.
 
     python benchmarks/embedded.py --out benchmarks/results/embedded-cpu.jsonl
 
 Recipes `demo` (ResNet) and `demo-vit`, four epochs. kNN (k 20) of a held-out tenth of train, whole blocks of the
 photographs, beside the same network untrained and, where it has BatchNorm, with its statistics set. Runs found in the
-file are not repeated; test pictures are never read.
+file are not repeated; test images are never read.
 """
 
 import argparse

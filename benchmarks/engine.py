@@ -1,4 +1,4 @@
-"""What the loop costs beside the learning itself.
+"""How much time does the training loop cost beyond forward, backward and optimizer?
 
     python benchmarks/engine.py --out benchmarks/results/engine-cpu.json
     python benchmarks/engine.py --data parquet:cifar10-train.parquet --recipes cifar10-resnet18,cifar10-vit \

@@ -1,4 +1,4 @@
-"""How much less noisy antithetic samples are than plain ones, by the distance of the mean from the target.
+"""How much less noisy are antithetic samples than plain ones, by the distance of the mean from the target?
 
     python benchmarks/estimator_noise.py --out benchmarks/results/estimator-noise.json
 

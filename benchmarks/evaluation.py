@@ -1,4 +1,4 @@
-"""`prosmin evaluate` timed: every protocol that trains nothing, a kNN search, and what all OOD scores cost.
+"""How long does `prosmin evaluate` take? Every protocol that trains nothing, a kNN search, and all OOD scores.
 
     python benchmarks/evaluation.py --run runs/cifar10 --out benchmarks/results/evaluation-h200.json \
         --data parquet:DATA/cifar10-train.parquet --test parquet:DATA/cifar10-test.parquet \
@@ -6,8 +6,8 @@
         --near parquet:DATA/cifar100-test.parquet
     python benchmarks/evaluation.py --tiny --out /tmp/evaluation.json      # any machine, two minutes, nothing trained
 
-Three sections. `knn`: the search of 10,000 among 50,000 pictures with 512 features and votes of k = 20 and 200, from
-features in main memory to probabilities. `ood`: from decoded pictures to all label-free scores, beside one pass of the
+Three sections. `knn`: the search of 10,000 among 50,000 images with 512 features and votes of k = 20 and 200, from
+features in main memory to probabilities. `ood`: from decoded images to all label-free scores, beside one pass of the
 encoder for each of their random views. `protocols`: the command itself, from the files to RUN/results, with an empty
 feature cache; a protocol's seconds hold what it is the first to embed. The file is written after every protocol.
 """
@@ -79,7 +79,7 @@ def time_knn(found: dict[str, Any], *, device: torch.device, bank: int, queries:
 
 
 def time_ood(found: dict[str, Any], *, encoder: Encoder, pictures: Pictures, bank: int) -> None:
-    """All scores of these pictures as a multiple of the encoder's passes over their views; fitting is told apart."""
+    """All scores of these images as a multiple of the encoder's passes over their views; fitting is told apart."""
     device = encoder.device
     batches = list(picture_batches(pictures, size=encoder.batch_size, device=device))
     whole = [batch for batch in batches if len(batch.index) == len(batches[0].index)]

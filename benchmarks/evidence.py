@@ -1,4 +1,4 @@
-"""The runs behind RESULTS.md: train, judge on the test pictures once, leave one file a run and seed.
+"""The runs behind RESULTS.md: train, evaluate on the test images once, write one file per run and seed.
 
     python benchmarks/evidence.py --data DIR --runs RUNS --stage first
     python benchmarks/evidence.py --data DIR --runs RUNS --stage table --seeds 0,1,2
@@ -242,7 +242,7 @@ def known_baselines(out: Path, config: configs.Config, protocols: Sequence[str])
 
 
 def _untrained(tree: dict[str, Any]) -> dict[str, Any]:
-    """What of a configuration an untrained backbone and its pictures depend on."""
+    """What of a configuration an untrained backbone and its images depend on."""
     own = tree["method"]["name"] == "mocov3" and tree["backbone"]["name"].startswith("vit")  # a start of its own
     views = {name: tree["views"][name] for name in ("global_size", "crop_share", "interpolation", "mean", "std")}
     return {"backbone": tree["backbone"], "views": views, "seed": tree["training"]["seed"], "own": own}

@@ -1,4 +1,4 @@
-"""Kill a run a hundred times and see whether it ends where an undisturbed one does, to the bit.
+"""Does a run that was killed a hundred times end at the same bits as an undisturbed one?
 
     python benchmarks/faults.py --out benchmarks/results/faults-cpu.json
 

@@ -1,12 +1,12 @@
-"""What `loss.identification` and `loss.same_view` do to features and forecast: embedded photographs, three seeds, CPU.
+"""What do `loss.identification` and `loss.same_view` do to features and forecast? Three seeds, on a CPU.
 
     python benchmarks/identification.py --out benchmarks/results/identification-cpu.jsonl
 
 Four epochs of ProSMIN without either change, with identification, and with identification but no view scored against
 the target's embedding of the same view; recipes `demo` (ResNet) and `demo-vit`. On held-out blocks of the training
-photographs: kNN (k 20) and how well the forecasts of 200 pictures hold: coverage, squared error ratio, energy score
+photographs: kNN (k 20) and how well the forecasts of 200 images hold: coverage, squared error ratio, energy score
 against the best constant scale and against a forecast that does not look. Runs found in the file are not repeated; test
-pictures are never read.
+images are never read.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from prosmin.training.pretrain import pretrain
 from sections import append_missing
 
 JUDGED, KNOWN = 200, 300
-"""Pictures whose forecasts are judged, and pictures that the constant scale and the climatology are fitted on."""
+"""Images whose forecasts are judged, and images that the constant scale and the climatology are fitted on."""
 VARIANTS = ((0.0, True), (0.5, True), (0.5, False))
 """Weight of identification; whether a view meets its own target."""
 KEPT = (

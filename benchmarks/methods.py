@@ -1,4 +1,4 @@
-"""The step of every method in one run: time, img/s and peak memory, as a ratio to DINO's.
+"""How fast is a step of each method? Time, img/s and peak memory, relative to DINO.
 
     python benchmarks/methods.py --out benchmarks/results/methods-h200.json
     python benchmarks/methods.py --tiny --rounds 1 --out /tmp/methods.json      # any machine, a minute

@@ -3,8 +3,8 @@
     python benchmarks/neighbours.py --data DIR --out benchmarks/results/neighbours-cpu.json
 
 DIR holds cifar10-train.parquet, cifar100-train.parquet and flowers102-train.parquet (columns image and label): no
-test picture is read. The shipped encoder cifar10-vit gives the features. What belongs is drawn from CIFAR-10's
-training pictures, which the encoder learned from, references and pictures to be judged apart; strange are those of
+test image is read. The shipped encoder cifar10-vit gives the features. What belongs is drawn from CIFAR-10's
+training images, which the encoder learned from, references and images to be judged apart; strange are those of
 the other two sets or, where the reference is one class alone, those of the other nine. Means over the classes and
 over three draws of the reference.
 """
@@ -25,14 +25,14 @@ from prosmin.machine import describe_machine
 
 ENCODER = "cifar10-vit"
 BELONGING, STRANGE, DRAWS = 12_000, 2_000, 3
-"""Pictures of CIFAR-10 whose features are taken, at most so many of each other set, and draws of a reference."""
+"""Images of CIFAR-10 whose features are taken, at most so many of each other set, and draws of a reference."""
 SIZES, NEIGHBOURS = (100, 500, 2_000, 10_000), (1, 2, 5, 10, 50)
 CLASS_SIZES = (50, 200, 500)
 """References of all classes, and of one class alone."""
 
 
 def spread(pictures: Pictures, count: int) -> Pictures:
-    """So many pictures, evenly over the set."""
+    """So many images, evenly over the set."""
     return pictures.subset(torch.linspace(0, len(pictures) - 1, min(count, len(pictures))).long())
 
 

@@ -1,4 +1,4 @@
-"""The report of a large run, timed and weighed: it must be made in 20 s and stay under 15 MB.
+"""Is the report of a large run made within 20 s, and smaller than 15 MB?
 
     OMP_NUM_THREADS=1 python benchmarks/report.py --out benchmarks/results/report-cpu.json
 
@@ -50,7 +50,7 @@ def measured(runs: list[Path], out: Path) -> dict[str, float]:
 
 
 def map_seconds() -> float:
-    """Seconds of the map of as many pictures as are shown, features of a ViT-S in clusters."""
+    """Seconds of the map of as many images as are shown, features of a ViT-S in clusters."""
     random = torch.Generator().manual_seed(0)
     which = torch.randint(10, (SHOWN,), generator=random)
     features = torch.randn(10, 384, generator=random)[which] + torch.randn(SHOWN, 384, generator=random)

@@ -1,4 +1,4 @@
-"""The usual way to feed multi-crop training: lightly's DINOTransform on Pillow pictures, in worker processes."""
+"""The usual way to feed multi-crop training: lightly's DINOTransform on Pillow images, in worker processes."""
 
 import io
 from collections.abc import Iterator

@@ -1,10 +1,10 @@
-"""What several processes send each other in a step, counted, and what that means for many GPUs, calculated.
+"""How much do processes send each other in a step, and what does that mean for many GPUs?
 
     python benchmarks/scaling.py --count      # two processes on this machine: benchmarks/results/traffic.json
     python benchmarks/scaling.py              # the table of docs/scaling.md, from results alone
 
-The count runs one step of the recipe in two gloo processes with two pictures each; what is sent does not depend on the
-number of pictures, but for MoCo v3's keys. The calculation takes the measured step of one GPU
+The count runs one step of the recipe in two gloo processes with two images each; what is sent does not depend on the
+number of images, but for MoCo v3's keys. The calculation takes the measured step of one GPU
 (benchmarks/results/methods-h200.json) and adds the time of a ring all-reduce, 2 (n - 1) / n of the bytes over one link,
 as if nothing of it were hidden behind the backward pass. Links are nominal: see LINKS.
 """

@@ -1,10 +1,10 @@
-"""Speed and memory of the within-view loss, against the version that materialises all samples and all pairs.
+"""How much faster and smaller is our within-view loss than one that materialises all samples and pairs?
 
     python benchmarks/scoring.py --out benchmarks/results/scoring-cpu.json
     python benchmarks/scoring.py --device cuda --out benchmarks/results/scoring-h200.json
 
 The first takes about a minute; the second also times the compiled versions. Both versions
-score 18 views of 64 pictures against 2 targets at K 4096 with 4 samples, forward and backward; their rounds
+score 18 views of 64 images against 2 targets at K 4096 with 4 samples, forward and backward; their rounds
 alternate, so that a busy machine slows both. Noise is drawn before the clock starts and timed on its own.
 Memory is what a round adds to mean, scale and target at its peak, noise and gradients included: on a GPU the
 allocator's own peak, on a CPU (Linux) the high-water mark of a fresh process, since PyTorch keeps no account

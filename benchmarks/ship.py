@@ -1,4 +1,4 @@
-"""An encoder that comes with the package, made of a finished run and of the file of its evidence; and its check.
+"""Make an encoder that comes with the package from a finished run and its evidence file, or check one.
 
     python benchmarks/ship.py RUN NAME --results benchmarks/results/X.json [--to src/prosmin/encoders]
     python benchmarks/ship.py --check NAME --data DIR [--to src/prosmin/encoders]
@@ -80,7 +80,7 @@ def ship(run: Path, name: str, results: Path, to: Path) -> list[str]:
     encoder.card |= {"config": evidence.document["configuration"]}
     with staged(to / name, folder=to / name) as part:
         said = write_half(encoder, part)
-        (part / REFERENCE).unlink(missing_ok=True)  # features of the pictures of whoever ran it
+        (part / REFERENCE).unlink(missing_ok=True)  # features of the images of whoever ran it
         card = read_card(part)
         told = {
             "name": name,
@@ -114,7 +114,7 @@ def check(folder: Path, data: Path) -> str:
 
 
 def _knn(encoder: Encoder, train: Pictures, test: Pictures, *, k: int) -> float:
-    """The share of test pictures whose k neighbours vote for their label, as the protocol knn has it."""
+    """The share of test images whose k neighbours vote for their label, as the protocol knn has it."""
     for pictures in (train, test):
         if pictures.labels is None:
             raise ProsminError(f"{pictures.spec} has no labels, and kNN counts right ones. Give labelled pictures.")
@@ -189,7 +189,7 @@ def describe(name: str, encoder: Encoder, evidence: Finished, card: dict[str, An
 
 
 def _small_references(name: str) -> str:
-    """What a small reference makes of other pictures, where it was measured with this encoder."""
+    """What a small reference makes of other images, where it was measured with this encoder."""
     told = json.loads(NEIGHBOURS.read_text())
     if told["encoder"] != name:
         return ""

@@ -35,7 +35,7 @@ def random_views(config: Config, *, pictures: int, device: torch.device) -> View
 
 
 def count_flops(config: Config) -> float:
-    """Floating-point operations of products and convolutions that one picture costs in a step."""
+    """Floating-point operations of products and convolutions that one image costs in a step."""
     small = dataclasses.replace(
         config,
         training=dataclasses.replace(config.training, batch_size=PICTURES, accumulate=1),

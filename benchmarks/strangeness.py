@@ -1,11 +1,11 @@
-"""Which label-free score tells strange pictures best, and by what reference? AUROC by score; no test picture is read.
+"""Which label-free score detects OOD images best, with which reference? AUROC by score; no test image is read.
 
     python benchmarks/strangeness.py cifar10-vit --data DIR --out benchmarks/results/strangeness-cifar10-vit-cpu.json
 
 DIR holds cifar10-train.parquet, cifar100-train.parquet and flowers102-train.parquet (columns image and label). The
-encoder is a run folder or a name; it learned from CIFAR-10's training pictures, of which references and pictures to be
-judged are drawn apart. Strange are the other sets, made-up pictures and, where the reference is one class, the other
-nine classes. Where the flowers are the reference, CIFAR's pictures are the strange ones. Means over the classes and
+encoder is a run folder or a name; it learned from CIFAR-10's training images, of which references and images to be
+judged are drawn apart. Strange are the other sets, made-up images and, where the reference is one class, the other
+nine classes. Where the flowers are the reference, CIFAR's images are the strange ones. Means over the classes and
 over three draws of the reference.
 """
 
@@ -33,7 +33,7 @@ SIZES, CLASS_SIZES, FLOWERS = (500, 2_000, 10_000), (100, 500), 600
 
 @dataclass(frozen=True)
 class Seen:
-    """What an encoder says of N pictures: features (N, D) and mean log scales (N,), None of an encoder without any."""
+    """What an encoder says of N images: features (N, D) and mean log scales (N,), None of an encoder without any."""
 
     features: Tensor
     log_scale: Tensor | None
@@ -43,13 +43,13 @@ class Seen:
 
 
 def see(encoder: Encoder, pictures: Images) -> Seen:
-    """Features and scales of pictures."""
+    """Features and scales of images."""
     found = encoder(pictures)
     return Seen(found.features, None if found.scale is None else mean_log_scale(found.scale[None]))
 
 
 def made_up() -> dict[str, Tensor]:
-    """Pictures of nothing: noise, and one colour with a little noise, uint8 (N, 3, 32, 32)."""
+    """Images of nothing: noise, and one colour with a little noise, uint8 (N, 3, 32, 32)."""
     random = torch.Generator().manual_seed(0)
     colour = torch.randint(256, (MADE_UP, 3, 1, 1), generator=random)
     grain = 5 * torch.randn(MADE_UP, 3, 32, 32, generator=random)
@@ -58,7 +58,7 @@ def made_up() -> dict[str, Tensor]:
 
 
 class Scores:
-    """Scores fitted on a reference, each a part in deviations of the reference's own pictures, or a sum of parts."""
+    """Scores fitted on a reference, each a part in deviations of the reference's own images, or a sum of parts."""
 
     def __init__(self, reference: Seen) -> None:
         self.centre = reference.features.mean(0)
@@ -67,7 +67,7 @@ class Scores:
         self.knn = {name: fit_knn_distance(reference.features - shift) for name, shift in shifts.items()}
         self.moments: dict[str, tuple[Tensor, Tensor]] = {}
         for name, knn in self.knn.items():
-            others = KnnDistance(bank=knn.bank, k=knn.k + 1)  # the nearest is the picture itself
+            others = KnnDistance(bank=knn.bank, k=knn.k + 1)  # the nearest is the image itself
             own = others(reference.features - shifts[name])
             self.moments[name] = (own.mean(), own.std())
         if reference.log_scale is not None:
@@ -81,9 +81,7 @@ class Scores:
         part = {name: (values - self.moments[name][0]) / self.moments[name][1] for name, values in raw.items()}
         part["both"] = part["distance"] + part["centred"]
         if "scale" in part:
-            excess = part["scale"].clamp_min(
-                0
-            )  # surer than the pictures that belong is no strangeness, nor the opposite
+            excess = part["scale"].clamp_min(0)  # surer than the images that belong is no strangeness, nor the opposite
             part["distance_and_scale"] = part["distance"] + part["scale"]
             part["distance_and_excess"] = part["distance"] + excess
             part["both_and_excess"] = part["both"] + excess
@@ -109,7 +107,7 @@ def mean(rows: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]
 
 
 def main() -> None:
-    """Every picture is embedded once; then every reference."""
+    """Every image is embedded once; then every reference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("encoder", metavar="RUN")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")

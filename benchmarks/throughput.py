@@ -1,10 +1,10 @@
-"""Where the time of a step goes, from JPEG bytes to the moved target, beside the usual Pillow loader: one run.
+"""Where does the time of a step go, from JPEG bytes to the updated target? With the usual Pillow loader beside it.
 
     python benchmarks/throughput.py --data parquet:photos64.parquet --cifar parquet:cifar10-train.parquet \
         --out benchmarks/results/throughput-h200.json
     python benchmarks/throughput.py --tiny --data folder:DIR --out /tmp/throughput.json      # any machine, a minute
 
-ViT-S/16, 2 views of 224 px and 16 of 96 px, bf16, compiled, always decoded while it is used: the few pictures of --data
+ViT-S/16, 2 views of 224 px and 16 of 96 px, bf16, compiled, always decoded while it is used: the few images of --data
 stand for `--rows` by number, so that every decode is a real one and no disk is measured. Sections, each with a bound on
 its time (`--sections a,b` for some): flops, step, decode, views, whole, plain (whole without the quick change of
 threads), rival (lightly's DINOTransform in worker processes, the same step), anatomy (the step in pieces), profile (the
@@ -63,7 +63,7 @@ TINY_CIFAR = {
 
 @dataclass(frozen=True)
 class Repeated:
-    """The few pictures of a source under many numbers, without a copy."""
+    """The few images of a source under many numbers, without a copy."""
 
     inner: Source
     rows: int
@@ -72,18 +72,18 @@ class Repeated:
 
     @property
     def spec(self) -> str:
-        """The SPEC of the pictures."""
+        """The SPEC of the images."""
         return self.inner.spec
 
     def __len__(self) -> int:
         return self.rows
 
     def key(self, i: int) -> str:
-        """The name of the picture behind the number."""
+        """The name of the image behind the number."""
         return self.inner.key(i % len(self.inner))
 
     def read(self, i: int) -> bytes | Tensor:
-        """The picture behind the number."""
+        """The image behind the number."""
         return self.inner.read(i % len(self.inner))
 
 
@@ -112,7 +112,7 @@ class Bench:
         return random_views(self.config, pictures=self.batch, device=self.device)
 
     def feed(self, *, nvjpeg: bool = False) -> StreamFeed:
-        """The pictures, decoded while they are used."""
+        """The images, decoded while they are used."""
         return StreamFeed(self.source, device=self.device, max_bad=0.0, nvjpeg=nvjpeg)
 
     @property
@@ -142,7 +142,7 @@ def decode(bench: Bench, found: dict[str, Any]) -> None:
 
 
 def flops(bench: Bench, found: dict[str, Any]) -> None:
-    """Operations of one picture's step, and the pictures a second that the arithmetic would allow."""
+    """Operations of one image's step, and the images a second that the arithmetic would allow."""
     bench.flops = count_flops(bench.config)
     found["gigaflop_a_picture"] = round(bench.flops / 1e9, 2)
     found["peak_tflops"] = PEAK / 1e12
@@ -162,7 +162,7 @@ def step(bench: Bench, found: dict[str, Any]) -> None:
 
 
 def views(bench: Bench, found: dict[str, Any]) -> None:
-    """The views of one batch of real pictures, by this trainer's compiled function and eagerly."""
+    """The views of one batch of real images, by this trainer's compiled function and eagerly."""
     from prosmin.data.views import make_views
 
     pictures = next(bench.feed().batches(random_orders(len(bench.source), batch=bench.batch)))
@@ -228,7 +228,7 @@ def profile(bench: Bench, found: dict[str, Any]) -> None:
 
 
 def time_epoch(config: Config, *, tiny: bool) -> dict[str, Any]:
-    """Seconds of whole epochs on pictures that live on the device."""
+    """Seconds of whole epochs on images that live on the device."""
     trainer = Trainer(config)
     feed = open_feed(config.data.spec, device=trainer.device)
     order = Order(len(feed), batch_size=config.training.batch_size, seed=0)

@@ -1,4 +1,4 @@
-"""Times taken in turns, on a machine that may not be ours alone."""
+"""Time several things in alternation on a machine that other processes use too."""
 
 import os
 import time

@@ -35,7 +35,7 @@ CASES = {
 
 
 def pictures(batch: int, size: tuple[int, int]) -> Tensor:
-    """Smooth coloured pictures: the values do not change the work, but hues and clamps see a usual mix."""
+    """Smooth coloured images: the values do not change the work, but hues and clamps see a usual mix."""
     coarse = torch.rand(batch, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     smooth = torch.nn.functional.interpolate(coarse, size=size, mode="bicubic").clamp(0, 1)
     return (smooth * 255).to(torch.uint8)
@@ -71,7 +71,7 @@ def _reference_transform(config: ViewsConfig, name: str, *, floats: bool) -> Cal
 
 
 def run_reference(images: Tensor, config: ViewsConfig, *, floats: bool) -> None:
-    """All views of all pictures, a picture and a view at a time."""
+    """All views of all images, an image and a view at a time."""
     transforms = reference_transforms(config, floats=floats)
     for image in images:
         for transform in transforms:
@@ -89,7 +89,7 @@ def _worker(images: Tensor, config: ViewsConfig, floats: bool, start: Any, done:
 
 
 class Workers:
-    """Two processes that each make the views of half of the pictures."""
+    """Two processes that each make the views of half of the images."""
 
     def __init__(self, images: Tensor, config: ViewsConfig, *, floats: bool) -> None:
         context = multiprocessing.get_context("spawn")
@@ -151,7 +151,7 @@ def compare(config: ViewsConfig, size: tuple[int, int], batch: int, *, rounds: i
 
 
 def processor_time(config: ViewsConfig, size: tuple[int, int], batch: int, *, rounds: int) -> dict[str, float]:
-    """Milliseconds of one processor for a picture, on one thread: other work on the machine hardly moves them."""
+    """Milliseconds of one processor for an image, on one thread: other work on the machine hardly moves them."""
     torch.set_num_threads(1)
     images, sizes, positions = pictures(batch, size), torch.tensor([size] * batch), torch.arange(batch)
     rivals: dict[str, Callable[[], object]] = {
