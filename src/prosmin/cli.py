@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from prosmin.commands import make_parser
 from prosmin.commands.parsing import read_fields
-from prosmin.errors import ProsminError
+from prosmin.errors import Interrupted, ProsminError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and give back its exit status: 0, 1 (it failed) or 2 (wrong use)."""
+    """Run one command and return its exit status: 0, 1 (it failed), 2 (wrong use) or 130 (Ctrl-C)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     arguments = [a for a in given if a != "--debug"]
@@ -31,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"prosmin: {error}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
-        print("prosmin: interrupted; what is finished is kept: the same command goes on from there.", file=sys.stderr)
-        return 1
+        print("prosmin: interrupted; finished work is saved, the same command continues.", file=sys.stderr)
+        return Interrupted.exit_status
     except BrokenPipeError:  # the reader of our output has gone: nothing is left to say
         _give_up_output()
         return 1

@@ -157,7 +157,7 @@ def write_views(config: Config, out: Path, *, name: str, pictures: int = 8, step
         sheet.save(part, format="PNG")
     for left_out in feed.bad:
         print(f"left out: {left_out}", file=sys.stderr)
-    return f"wrote {out}: {pictures} {'picture' if pictures == 1 else 'pictures'} of {name}, {about}" + _warning(
+    return f"wrote {out}: {pictures} {'image' if pictures == 1 else 'images'} of {name}, {about}" + _warning(
         config, len(feed)
     )
 

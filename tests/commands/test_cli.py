@@ -15,6 +15,7 @@ from prosmin.commands import make_parser, recipes
 from prosmin.evaluation.options import split_names
 from prosmin.evaluation.protocols import PROTOCOLS
 from prosmin.evaluation.run import DEFAULT, SUITES
+from prosmin.models.weights import read_weights
 
 
 def run(capsys, *arguments):
@@ -45,9 +46,9 @@ def run(capsys, *arguments):
         ),
         (["pretrain", "--training.epochs", "3", "stray"], 2, ["does not take 'stray'. `prosmin pretrain --help`"]),
         (["pretrain", "--recipe", "dmo"], 2, ["no recipe 'dmo'. Did you mean demo? There are: cifar10-resnet18,"]),
-        (["pretrain", "--recipe", ""], 2, ["--recipe is empty. Name one of `prosmin recipes`"]),
-        (["views", "--recipe="], 2, ["--recipe is empty"]),
-        (["ablate", "--recipe", "", "--over", "loss.lam=0.5", "--out", "x"], 2, ["--recipe is empty"]),
+        (["pretrain", "--recipe", ""], 2, ["--recipe", "empty"]),
+        (["views", "--recipe="], 2, ["--recipe", "empty"]),
+        (["ablate", "--recipe", "", "--over", "loss.lam=0.5", "--out", "x"], 2, ["--recipe", "empty"]),
         (["pretrain", "--data", "a:b", "--data.spec", "photos"], 2, ["--data is 'a:b' and --data.spec is 'photos'"]),
         (
             ["ablate", "--over", "loss.lam=0.5", "--data=a:b", "--data.spec=photos", "--out", "x"],
@@ -267,6 +268,24 @@ def test_debug_is_in_the_help_and_shows_where_an_error_came_from(capsys):
 def test_the_module_is_the_same_command():
     done = subprocess.run([sys.executable, "-m", "prosmin", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"prosmin {prosmin.__version__}\n"
+
+
+def test_errors_are_also_the_kinds_that_python_programs_catch(tmp_path):
+    with pytest.raises(ValueError, match=r"training\.epochs is 'many'"):
+        configs.build({"training": {"epochs": "many"}})
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        read_weights(tmp_path / "nowhere.pth")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        configs.read_yaml(tmp_path / "nowhere.yaml")
+
+
+def test_ctrl_c_ends_with_status_130(monkeypatch, capsys):
+    def interrupted(options, fields):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recipes, "run", interrupted)
+    assert main(["recipes"]) == 130
+    assert "interrupted" in capsys.readouterr().err
 
 
 def test_a_process_that_lost_another_says_so(monkeypatch, capsys):

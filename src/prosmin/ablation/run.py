@@ -68,7 +68,7 @@ def _run(cell: Cell, folder: Path, judge: Judge) -> Outcome:
         pretrain(cell.config, folder)
         return judge(cell, folder) if _is_first() else Outcome(cell=cell)
     except Stopped as stopped:
-        raise Stopped(f"{cell.name}: {stopped}") from stopped
+        raise type(stopped)(f"{cell.name}: {stopped}") from stopped
     except ProsminError as error:
         outcome = Outcome(cell=cell, error=str(error))
     except Exception as error:

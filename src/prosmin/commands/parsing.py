@@ -52,9 +52,11 @@ def path(text: str) -> Path:
 
 
 def recipe_name(text: str) -> str:
-    """The name of a recipe; an empty one, as of a variable that is not set, does not stand for the default."""
+    """The name of a recipe; an empty one, as from a shell variable that is not set, is refused."""
     if not text:
-        raise UsageError("--recipe is empty. Name one of `prosmin recipes` or a file NAME.yaml, or leave --recipe out.")
+        raise argparse.ArgumentTypeError(
+            "it is empty; allowed: a name listed by `prosmin recipes`, or a file NAME.yaml"
+        )
     return text
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from prosmin.config.build import GROUPS, Config, MethodConfig, Tree, build
 from prosmin.config.methods import METHOD_GROUPS
-from prosmin.errors import UsageError
+from prosmin.errors import MissingFileError, UsageError
 from prosmin.messages import suggest
 
 
@@ -22,8 +22,10 @@ def read_yaml(path: Path) -> Tree:
     """A configuration file as a nested dictionary."""
     try:
         tree = yaml.load(path.read_text(), _OnceLoader)
+    except FileNotFoundError:
+        raise MissingFileError(f"The configuration file {path} does not exist.") from None
     except OSError as error:
-        raise UsageError(f"The configuration {path} cannot be read: {error.strerror}.") from None
+        raise UsageError(f"The configuration file {path} cannot be read: {error.strerror}.") from None
     except _WrittenTwiceError as error:
         raise UsageError(f"In {path}, {error}. Write all of it in one place.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

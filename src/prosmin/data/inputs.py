@@ -18,7 +18,7 @@ from prosmin.data.image_sets import Pictures, check_readable
 from prosmin.data.sources import FORMS, Source, open_source, parse
 from prosmin.data.stream import Batch, StreamFeed
 from prosmin.data.unreadable import Noting
-from prosmin.errors import ProsminError, UsageError
+from prosmin.errors import MissingFileError, ProsminError, UsageError
 
 Encoded = bytes | bytearray | memoryview
 """What an image's file holds, as a web service receives it."""
@@ -87,7 +87,7 @@ def open_images(images: Images) -> Pictures | Source:
         _check_named(images, "Pictures")
         path = Path(images).expanduser()
         if not path.exists():
-            raise ProsminError(f"There is no file and no folder {images}, and it is no SPEC. A SPEC is {FORMS}.")
+            raise MissingFileError(f"There is no file and no folder {images}, and it is no SPEC. A SPEC is {FORMS}.")
         return open_source(f"folder:{path}") if path.is_dir() else Handful((path,))
     if isinstance(images, Image.Image):
         return Handful((images,))

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from prosmin.config import Config
-from prosmin.errors import ProsminError, UsageError
+from prosmin.errors import MissingFileError, ProsminError, UsageError
 
 # Where a checkpoint keeps its networks; DINO and iBOT judge the teacher, not the student.
 _CONTAINERS = ("teacher", "student", "state_dict", "model")
@@ -126,7 +126,7 @@ def _read(file: Path) -> Mapping[str, Any]:
     if file.is_dir():
         raise UsageError(f"The weights {file} are a folder. Name a file in it, such as {file / 'encoder.safetensors'}.")
     if not file.is_file():
-        raise UsageError(f"The file of weights {file} does not exist.")
+        raise MissingFileError(f"The weights file {file} does not exist.")
     try:
         if file.suffix == ".safetensors":
             return load_file(file)

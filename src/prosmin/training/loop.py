@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from prosmin.config import Config
 from prosmin.data.order import Order
 from prosmin.data.stream import Batch, Feed
-from prosmin.errors import ProsminError, Stopped
+from prosmin.errors import Interrupted, ProsminError, Stopped
 from prosmin.progress import TrainingProgress
 from prosmin.training import health, schedules
 from prosmin.training.checkpoint import Saver, pictures_of
@@ -103,7 +103,7 @@ def train(
             if leaving and behind < last:
                 saver.wait()
                 processes.close()
-                raise _farewell(leaving, behind, last, log.watch)
+                raise _farewell(leaving, behind, last, log.watch, signal_name=stop.name)
         saver.wait()
     processes.close()
     return max(start, last)  # a checkpoint may lie beyond a training.max_steps that was lowered
@@ -115,9 +115,10 @@ def _batches(fabric: Fabric, feed: Feed, order: Order, start: int, last: int) ->
     return feed.batches(orders)
 
 
-def _farewell(reason: int, behind: int, last: int, watch: health.Watch) -> ProsminError:
+def _farewell(reason: int, behind: int, last: int, watch: health.Watch, *, signal_name: str | None) -> ProsminError:
     if reason == ASKED:
-        return Stopped(
+        kind = Interrupted if signal_name == "SIGINT" else Stopped
+        return kind(
             f"Stopped at step {behind} of {last} as asked; the checkpoint is saved. The same command continues."
         )
     why = watch.sentence or "the first process tells why"

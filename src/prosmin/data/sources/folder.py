@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prosmin.data.sources import splits
-from prosmin.errors import ProsminError, UsageError
+from prosmin.errors import MissingFileError, ProsminError, UsageError
 from prosmin.messages import closest, did_you_mean
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a missing folder need not wait for
@@ -134,8 +134,10 @@ def find_folder(rest: str) -> Path:
         if folder.is_dir():
             return folder / splits.choose(split, _subfolders(folder), spec=f"folder:{base}")
     if not path.is_dir():
-        what = "is a file, not a folder." if path.is_file() else f"does not exist.{_meant(rest)}"
-        raise UsageError(f"The folder {path.absolute()} of the data folder:{rest} {what}")
+        name = f"The folder {path.absolute()} of the data folder:{rest}"
+        if path.is_file():
+            raise UsageError(f"{name} is a file, not a folder.")
+        raise MissingFileError(f"{name} does not exist.{_meant(rest)}")
     inside = set(_subfolders(path))
     own = next((name for name in splits.ALIASES["train"] if name in inside), None)
     return path / own if own and inside & set(splits.ALIASES["test"]) else path

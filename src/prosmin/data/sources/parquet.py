@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from prosmin.data.sources import splits
-from prosmin.errors import ProsminError, UsageError
+from prosmin.errors import MissingFileError, ProsminError, UsageError
 
 LARGEST_LABEL = 1_000_000
 """Numbers above it are no classes but dates or identifiers; there is a name for each class up to the largest."""
@@ -90,7 +90,7 @@ def _files(rest: str) -> tuple[Path, list[Path]]:
         base, _, split = rest.rpartition("@")
     path = Path(base).expanduser()
     if not base or not path.exists():
-        raise UsageError(f"The file {base!r} of the data parquet:{rest} does not exist; write parquet:PATH.")
+        raise MissingFileError(f"The file {base!r} of the data parquet:{rest} does not exist; write parquet:PATH.")
     if path.is_file():
         if split:
             raise UsageError(f"The data parquet:{base} is one file and has no split {split!r}.")
