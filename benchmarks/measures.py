@@ -11,6 +11,7 @@ from typing import Any
 from scipy.special import stdtrit
 
 import evidence
+from prosmin.config import METHOD_TITLES
 from prosmin.errors import ProsminError
 from prosmin.evaluation.metrics.intervals import NORMAL, wilson
 
@@ -19,7 +20,6 @@ TEST = 10_000
 NONE = "–"
 """The cell of a number that was not measured."""
 NETWORKS = {evidence.RESNET: "ResNet-18", evidence.VIT: "ViT"}
-METHODS = {"prosmin": "ProSMIN", "dino": "DINO", "ibot": "iBOT", "mocov3": "MoCo v3"}
 
 Document = dict[str, Any]
 Seeds = list[Document]
@@ -114,7 +114,7 @@ def method_name(document: Document) -> str:
     if tree.get("heads", {}).get("scale") == "zero":
         return "deterministic twin"
     with_term = " + identification" if tree.get("loss", {}).get("identification") else ""
-    return METHODS[tree["method"]["name"]] + with_term
+    return METHOD_TITLES[tree["method"]["name"]] + with_term
 
 
 def row_name(document: Document) -> str:

@@ -28,7 +28,6 @@ from measures import (
     FEW,
     KNN,
     LINEAR,
-    METHODS,
     NEAR,
     NETWORKS,
     NLL,
@@ -330,7 +329,7 @@ def speed(results: Results) -> list[str]:
         "(`benchmarks/results/methods-h200.json`):",
         "",
         *table(("method", "views", "ms per step", "img/s", "relative to DINO", "memory, GiB"), [
-            (METHODS[row["method"]], row["views"], f"{row['ms']:.0f}", f"{row['images_per_second']:,.0f}",
+            (configs.METHOD_TITLES[row["method"]], row["views"], f"{row['ms']:.0f}", f"{row['images_per_second']:,.0f}",
              f"{row['ratio_to_dino']:.2f}", f"{row['peak_memory_gib']:.0f}") for row in steps
         ]),
     ]  # fmt: skip

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from prosmin import config as configs
+from prosmin.config import METHOD_TITLES
 from prosmin.data.image_sets import Pictures, load_pictures
 from prosmin.encoder import Encoder, load
 from prosmin.encoder.file import REFERENCE, read_card
@@ -50,18 +51,18 @@ class Finished:
 
 
 LIMITS = """\
-- It was trained on pictures of {side} x {side} pixels and sees every picture at that size: what is not visible there
-  does not exist for it.
-- It was trained on photographs of ten kinds of things, cut out and centred: aeroplanes, cars, birds, cats, deer, dogs,
-  frogs, horses, ships and lorries. Of other pictures, such as documents, drawings, medical or aerial ones, nothing
-  was measured{strangers}: give `encoder.fit_reference` your own, and measure before you rely on it.
-- Do not use it for decisions about people. It was not made to tell people apart or to judge them, and nobody looked
-  for the prejudices that its training pictures hold.
-- An uncertainty orders pictures under this encoder; it is no probability of an error. Among pictures of other kinds
-  than its training's it can be reversed: what looks like CIFAR-10 is the surest. An unlike picture can pass
-  unnoticed: the AUROC above are of those sets alone.
-- These are numbers of one training with one seed. Another seed gives others.
-- The weights are rounded to float16. On random pictures this moved {moved} of their size; `prosmin.load` computes in
+- It was trained on images of {side} x {side} pixels and resizes every image to that size. It cannot see details that
+  are lost there.
+- It was trained on photographs of ten kinds of centred objects: aeroplanes, cars, birds, cats, deer, dogs, frogs,
+  horses, ships and lorries. Other images, such as documents, drawings, medical or aerial images, were not
+  measured{strangers}. Give `encoder.fit_reference` your own images, and measure before you rely on it.
+- Do not use it for decisions about people. It was not made to recognise or judge people, and its training images were
+  not examined for bias.
+- An uncertainty ranks images under this encoder; it is not the probability of an error. For images unlike CIFAR-10 the
+  ranking can be reversed, because what resembles CIFAR-10 gets the lowest uncertainty. An OOD image can go unnoticed:
+  the AUROC above hold for those sets only.
+- The numbers come from one training run with one seed. Another seed gives other numbers.
+- The weights are rounded to float16. On random images this changed {moved} of their size; `prosmin.load` computes in
   float32."""
 
 
@@ -103,11 +104,11 @@ def check(folder: Path, data: Path) -> str:
     train, test = (load_pictures(f"parquet:{data / told['data'][part]}") for part in ("train", "test"))
     found, wanted = _knn(encoder, train, test, k=told["knn"]["k"]), told["knn"]["top1"]
     sentence = (
-        f"kNN of {folder.name} is {100 * found:.2f} % on {len(test)} test pictures; its card says {100 * wanted:.2f} %"
+        f"kNN of {folder.name} is {100 * found:.2f} % on {len(test)} test images; its card says {100 * wanted:.2f} %"
     )
     if abs(found - wanted) > TOLERANCE + 1e-9:
         raise ProsminError(
-            f"{sentence}, further apart than {100 * TOLERANCE:g} points. Either {data} holds other pictures, "
+            f"{sentence}, further apart than {100 * TOLERANCE:g} points. Either {data} contains other images, "
             "or the evidence is of another run: ship it again with its own."
         )
     return f"{sentence}, within {100 * TOLERANCE:g} points"
@@ -117,7 +118,7 @@ def _knn(encoder: Encoder, train: Pictures, test: Pictures, *, k: int) -> float:
     """The share of test images whose k neighbours vote for their label, as the protocol knn has it."""
     for pictures in (train, test):
         if pictures.labels is None:
-            raise ProsminError(f"{pictures.spec} has no labels, and kNN counts right ones. Give labelled pictures.")
+            raise ProsminError(f"{pictures.spec} has no labels, and kNN counts right ones. Give labelled images.")
     assert train.labels is not None
     assert test.labels is not None
     classes = check_classes(train.classes, test.classes, specs=(train.spec, test.spec), advice=".")
@@ -172,20 +173,26 @@ def describe(name: str, encoder: Encoder, evidence: Finished, card: dict[str, An
     moved = ", ".join(f"{output} by {value:.0e}" for output, value in card["deviation"].items())
     parts = [
         f"# {name}",
-        f"An image encoder, trained without labels by `{encoder.config.method.name}`. Its backbone `{backbone.name}` "
-        f"has {weights:,} parameters. For each picture it returns vectors: {sizes}.",
+        f"An image encoder, trained without labels by {_method(encoder)}. Its backbone `{backbone.name}` "
+        f"has {weights:,} parameters. For each image it returns vectors: {sizes}.",
         f'```python\nimport prosmin\n\nencoder = prosmin.load("{name}")\n```',
         "## How it was made",
         _table(("", ""), _making(encoder, evidence)),
         "## What was measured",
-        "By `benchmarks/evidence.py` on the test pictures, by which no value of the recipe was chosen, with the "
-        "weights in float32, before they were rounded. The best out-of-distribution score was named after seeing all "
-        "of them on these pictures; `prosmin embed` and `ood_score` use the default.",
+        "By `benchmarks/evidence.py` on the test images, with the weights in float32, before they were rounded. No "
+        "value of the recipe was selected on test images. The best out-of-distribution score was selected on the "
+        "images it is reported on; `prosmin embed` and `ood_score` use the default.",
         _table(("measure", "value"), _measures(evidence)),
         "## Limits",
         LIMITS.format(side=views.global_size, moved=moved, strangers=_small_references(name)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _method(encoder: Encoder) -> str:
+    """The method's name, with the term that the paper's loss does not have."""
+    with_term = getattr(encoder.config.loss, "identification", 0)
+    return METHOD_TITLES[encoder.config.method.name] + (" + identification" if with_term else "")
 
 
 def _small_references(name: str) -> str:
@@ -195,9 +202,9 @@ def _small_references(name: str) -> str:
         return ""
     shares = {group: 100 * rows["500"]["2"] for group, rows in told["auroc"].items()}
     return (
-        f", but how far 500 of its training pictures as a reference tell what is strange (AUROC, 50 % is chance): "
-        f"CIFAR-100's {shares['cifar100']:.0f} %, flowers {shares['flowers102']:.0f} %, and where the 500 are of one "
-        f"class the other classes {shares['one class']:.0f} % (`benchmarks/results/{NEIGHBOURS.name}`)"
+        f", except as OOD images for a reference of 500 training images (AUROC, 50 % is chance): CIFAR-100 "
+        f"{shares['cifar100']:.0f} %, flowers {shares['flowers102']:.0f} %, and {shares['one class']:.0f} % for the "
+        f"other classes if the 500 are of one class (`benchmarks/results/{NEIGHBOURS.name}`)"
     )
 
 
@@ -206,7 +213,7 @@ def _making(encoder: Encoder, evidence: Finished) -> list[tuple[str, str]]:
     changes = ", ".join(f"`{name}={value}`" for name, value in told["overrides"].items())
     seconds = told.get("training_seconds")
     return [
-        ("pictures", f"CIFAR-10, train (`{TRAIN}`), without its labels"),
+        ("images", f"CIFAR-10, train (`{TRAIN}`), without its labels"),
         ("recipe", f"`{told['recipe']}`" + (f" with {changes}" if changes else "")),
         ("epochs", str(told["epochs"])),
         ("seed", str(told["seed"])),
@@ -241,7 +248,7 @@ def _measures(evidence: Finished) -> list[tuple[str, str]]:
             f"{number('corruption', 'mean_error')} (clean {number('corruption', 'clean_error')})",
         ),
         (
-            f"R-AUROC: does the {answer} foretell a wrong nearest neighbour",
+            f"R-AUROC: does the {answer} predict a wrong nearest neighbour",
             f"{number('uncertainty', 'r_auroc')} (R@1 {number('uncertainty', 'recall_at_1')})",
         ),
     ]
