@@ -28,7 +28,7 @@ from prosmin.ablation.grid import combine, grid_names, read_grid
 from prosmin.benchmark import measure as parts
 from prosmin.commands import make_parser
 from prosmin.commands.parsing import read_fields
-from prosmin.data.sources import SOURCES, parse
+from prosmin.data.sources import KINDS, parse
 from prosmin.data.sources.torchvision_sets import known_sets
 from prosmin.encoder.detectors import DETECTORS, JOINT, SCORES
 from prosmin.evaluation.options import Options, flag, read_options
@@ -141,8 +141,8 @@ def check(words: list[str]) -> None:
     for spec in filter(None, ",".join(getattr(options, name, None) or "" for name in SPECS).split(",")):
         if spec == "none":  # of --reference
             continue
-        scheme, rest = parse(spec)
-        assert scheme != "torchvision" or rest.partition("@")[0] in known_sets(), spec
+        kind, rest = parse(spec)
+        assert kind.name != "torchvision" or rest.partition("@")[0] in known_sets(), spec
     if options.command in ("demo", "pretrain", "views", "benchmark"):
         resolved(options, given)
         for method in (getattr(options, "methods", None) or "").split(","):
@@ -349,8 +349,8 @@ def test_what_there_is_is_documented():
         assert f"`{flag(field.name)}" in DOCUMENTS["evaluation.md"], field.name
     for command in subcommands():
         assert f"`prosmin {command}`" in DOCUMENTS["use.md"], command
-    for scheme in SOURCES:
-        assert f"`{scheme}" in DOCUMENTS["data.md"], scheme
+    for kind in KINDS:
+        assert f"`{kind}" in DOCUMENTS["data.md"], kind
     for name in known_sets():
         assert f"`{name}`" in DOCUMENTS["data.md"], name
     for method in configs.METHOD_GROUPS:

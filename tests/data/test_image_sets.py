@@ -18,6 +18,7 @@ from prosmin.data.image_sets import (
     joined,
     load_pictures,
     open_pictures,
+    pack,
     streamed,
     where_it_fits,
 )
@@ -269,3 +270,40 @@ class TestProtocols:
         assert torch.equal(train.labels, torch.cat([part.labels for part in expected]))
         assert result.settings[spec]["labels"] == 209 + 12
         assert result.metrics["top1"] == 1.0
+
+
+def test_padding_and_sizes():
+    images, sizes = pack([torch.full((3, 2, 5), 7, dtype=torch.uint8), torch.full((3, 4, 1), 9, dtype=torch.uint8)])
+    assert images.shape == (2, 3, 4, 5)
+    assert sizes.tolist() == [[2, 5], [4, 1]]
+    assert images.sum() == 3 * (10 * 7 + 4 * 9)
+    assert images[0, :, :2].min() == 7
+    assert images[1, :, :, 0].min() == 9
+
+
+def test_subset_and_device():
+    pictures = load_pictures("photos@test")
+    part = pictures.subset(torch.tensor([5, 3]))
+    assert part.keys == (pictures.keys[5], pictures.keys[3])
+    assert torch.equal(part.images[1], pictures.images[3])
+    assert part.labels.tolist() == [pictures.labels[5], pictures.labels[3]]
+    mask = pictures.labels == 2
+    assert len(pictures.subset(mask)) == int(mask.sum())
+    assert pictures.to("cpu").content_hash() == pictures.content_hash()
+
+
+def test_hash_follows_the_content():
+    pictures = load_pictures("photos@test")
+    images = pictures.images.clone()
+    images[-1, -1, -1, -1] ^= 1
+    changed = pictures.__class__(**{**vars(pictures), "images": images})
+    renamed = pictures.__class__(**{**vars(pictures), "spec": "other"})
+    assert changed.content_hash() != pictures.content_hash()
+    assert renamed.content_hash() == pictures.content_hash()
+    assert pictures.subset(torch.arange(len(pictures)).flip(0)).content_hash() != pictures.content_hash()
+
+
+def test_more_than_memory_is_refused(monkeypatch):
+    monkeypatch.setattr("prosmin.data.image_sets.main_memory", lambda: 1_000_000)
+    with pytest.raises(ProsminError, match="photos"):
+        load_pictures("photos")

@@ -5,17 +5,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from prosmin.data.sources import photos
+from prosmin.data.sources import group_names
 from prosmin.errors import ProsminError
 from prosmin.randomness import generator
 
 
 def groups_of(keys: Sequence[str], spec: str) -> Tensor | None:
-    """The number of each image's group, from 0 on, (N,); None where every image stands for itself."""
-    if spec.partition("@")[0] != "photos":
-        return None
+    """The number of each image's group, from 0 on, (N,); None if the source has no groups."""
+    names = group_names(spec, keys)
     numbers: dict[str, int] = {}
-    return torch.tensor([numbers.setdefault(name, len(numbers)) for name in photos.block_names(keys)])
+    return None if names is None else torch.tensor([numbers.setdefault(name, len(numbers)) for name in names])
 
 
 def deal_folds(labels: Tensor, count: int, *, seed: int, groups: Tensor | None = None) -> Tensor:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from prosmin.data.sources import Source, photos, place_of
+from prosmin.data.sources import Source, group_names, place_of
 from prosmin.data.sources.folder import FolderSource
 from prosmin.data.unreadable import Noting
 from prosmin.encoder import LEAST_REFERENCE
@@ -36,8 +36,9 @@ def _names(source: Noting, numbers: list[int] | range) -> list[str]:
     Patches of the embedded photographs overlap within a block of theirs: the whole block is one image.
     """
     opened = source.source
-    if isinstance(opened, photos.PhotosSource):
-        return photos.block_names(opened.key(i) for i in numbers)
+    groups = group_names(source.spec, (opened.key(i) for i in numbers))
+    if groups is not None:
+        return groups
     if isinstance(opened, FolderSource):
         root = os.path.realpath(opened.root)
         return [os.path.join(root, opened.names[i]) for i in numbers]

@@ -3,11 +3,12 @@
 import shlex
 from collections.abc import Sequence
 
+from prosmin.data.sources import KINDS
 from prosmin.evaluation.sets import UNLABELLED, WITHOUT_LABELS, data_arguments
 from prosmin.report.blocks import Missing
 from prosmin.report.runs import Run
 
-LABELLED_SOURCES = ("photos", "torchvision")  # of which it is known without looking that they have labels and a test
+LABELLED_SOURCES = {name for name, kind in KINDS.items() if kind.labelled}
 NEEDING = (
     "kNN",
     "linear probe",

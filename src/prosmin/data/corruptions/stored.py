@@ -41,9 +41,9 @@ class StoredSet:
 
 def open_stored(spec: str, classes: tuple[str, ...]) -> StoredSet:
     """The set in a folder, `folder:PATH`; nothing is read yet but names."""
-    scheme, rest = parse(spec)
+    kind, rest = parse(spec)
     root = Path(rest).expanduser()
-    if scheme != "folder" or not root.is_dir():
+    if kind.name != "folder" or not root.is_dir():
         raise UsageError(
             f"The corrupted set {spec} is no folder. Give folder:PATH with CIFAR-10-C (NAME.npy and labels.npy) or "
             "ImageNet-C (NAME/SEVERITY/CLASS/*.JPEG) as published."

@@ -1,9 +1,9 @@
-"""SPEC `folder:PATH` and `folder:PATH@SPLIT`: image files, flat or in one folder a class.
+"""SPEC `folder:PATH` and `folder:PATH@SPLIT`: image files, flat or in one folder per class.
 
-A split is a subfolder of that name; a folder with `train` and `test` (or `val`) in it means its `train`.
-Where every image lies in a subfolder, the subfolder is the class; deeper folders do not matter. Files
-that are not named like images are passed over. ImageNet and its relatives (-A, -C, -O, -R) are read as published,
-their classes under WordNet's numbers: `folder:ROOT/gaussian_noise/3`.
+A split is a subfolder of that name; a folder that contains `train` and `test` (or `val`) means its `train`.
+If every image lies in a subfolder, the subfolder is the class; deeper folders do not matter. Files
+without an image suffix are skipped. ImageNet and its variants (-A, -C, -O, -R) are read as published,
+with WordNet numbers as classes: `folder:ROOT/gaussian_noise/3`.
 """
 
 import os
@@ -13,15 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prosmin.data.sources import splits
+from prosmin.data.sources.kind import SourceKind
 from prosmin.errors import MissingFileError, ProsminError, UsageError
 from prosmin.messages import closest, did_you_mean
 
-if TYPE_CHECKING:  # importing torch takes seconds, which a missing folder need not wait for
+if TYPE_CHECKING:  # importing torch takes seconds; the error for a missing folder need not wait for it
     from torch import Tensor
 
 SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm",
 )  # fmt: skip
+
+_UNKNOWN = 2**20
+"""Bytes to ask for where a file does not report its size."""
+
+_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK"))
+"""Flags for opening files, where the system has them; O_NONBLOCK: do not wait for a pipe."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ class FolderSource:
         return len(self.names)
 
     def key(self, i: int) -> str:
-        """The file's path below the folder, as text that can be printed whatever the file system holds."""
+        """The file's path below the folder; bytes that are not UTF-8 are replaced."""
         return os.fsencode(self.names[i]).decode("utf-8", "replace")
 
     def read(self, i: int) -> bytes:
@@ -46,18 +53,10 @@ class FolderSource:
         return read_file(f"{self.root}{os.sep}{self.names[i]}")
 
 
-_UNKNOWN = 2**20
-"""Bytes asked for where a file does not say how many it has."""
-
-_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK"))
-"""How files are opened, as far as the system knows these words; the last: a pipe is not waited for."""
-
-
 def read_file(path: str) -> bytes:
-    """All of a file, by as few calls as it takes.
+    """All bytes of a file, with as few system calls as possible. Raises OSError for a pipe or a device.
 
-    Each of them lets go of Python's lock and queues for it again, among the threads that decode; `open` makes eight.
-    Raises OSError for a pipe or a device, which might be waited for without end.
+    Each call releases Python's lock and waits for it again, among the decoding threads; `open` makes eight calls.
     """
     file = os.open(path, _FLAGS)
     try:
@@ -66,7 +65,7 @@ def read_file(path: str) -> bytes:
             raise OSError("not a file")
         size = state.st_size
         data = os.read(file, size or _UNKNOWN)
-        # A file system may give less than it has, and some call every size 0.
+        # A read may return less than the file contains, and some file systems report every size as 0.
         while data and len(data) != size and (more := os.read(file, _UNKNOWN)):
             data += more
         return data
@@ -82,15 +81,15 @@ def open_folder(rest: str) -> FolderSource:
     names = sorted(_walk(root))
     if not names:
         raise UsageError(
-            f"There are no images in the folder {root}. Files named {', '.join(SUFFIXES[:7])}, ... count, "
-            "flat or in one folder a class."
+            f"There are no images in the folder {root}. Allowed: files named {', '.join(SUFFIXES[:7])}, ..., "
+            "flat or in one folder per class."
         )
     folders = [name.split(os.sep, 1)[0] if os.sep in name else "" for name in names]
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     if all(folders):
-        # Folders without images keep their number, so that splits of one set agree about the classes.
-        classes = tuple(name for name in _subfolders(root) if _wanted(name))
+        # Folders without images keep their number, so that the splits of a set number the classes alike.
+        classes = tuple(name for name in _subfolders(root) if _is_visible(name))
         number = {name: i for i, name in enumerate(classes)}
         labels = torch.tensor([number[folder] for folder in folders])
     return FolderSource(f"folder:{rest}", root, names, labels, classes)
@@ -103,9 +102,9 @@ def files(rest: str) -> list[str]:
 
 
 def other_split(rest: str, split: str) -> str:
-    """What follows `folder:` for another split: a subfolder, or a folder beside this one.
+    """The rest of another split's SPEC: a subfolder, or a folder beside this one.
 
-    ImageNet is tested on `val`, whatever lies in a folder `test`: of several, one with this split's classes is meant.
+    If several folders match (ImageNet has an unlabelled `test` beside `val`), one with this split's classes is used.
     """
     base = rest.rpartition("@")[0] if not Path(rest).expanduser().is_dir() and "@" in rest else rest
     inside = {f"{base}@{name}": Path(base) / name for name in splits.candidates(split)}
@@ -119,12 +118,12 @@ def other_split(rest: str, split: str) -> str:
             return found[0][0]
     raise UsageError(
         f"The data folder:{base} has no split {split!r}: there is no folder {Path(base) / split}. "
-        "Name the other images by a SPEC of their own."
+        "Give the other images as a separate SPEC."
     )
 
 
 def find_folder(rest: str) -> Path:
-    """The folder that is meant by what follows `folder:`, its split included."""
+    """The folder of images, that of the split included."""
     path = Path(rest).expanduser()
     if not rest:
         raise UsageError("The data 'folder:' names no folder; write folder:PATH or folder:PATH@SPLIT.")
@@ -137,14 +136,19 @@ def find_folder(rest: str) -> Path:
         name = f"The folder {path.absolute()} of the data folder:{rest}"
         if path.is_file():
             raise UsageError(f"{name} is a file, not a folder.")
-        raise MissingFileError(f"{name} does not exist.{_meant(rest)}")
+        raise MissingFileError(f"{name} does not exist.{_suggestion(rest)}")
     inside = set(_subfolders(path))
-    own = next((name for name in splits.ALIASES["train"] if name in inside), None)
-    return path / own if own and inside & set(splits.ALIASES["test"]) else path
+    train = next((name for name in splits.ALIASES["train"] if name in inside), None)
+    return path / train if train and inside & set(splits.ALIASES["test"]) else path
 
 
-def _meant(rest: str) -> str:
-    """The folder beside the missing one that looks most like it, with its split or without."""
+KIND = SourceKind(
+    name="folder", form="folder:PATH[@SPLIT]", open=open_folder, other_split=other_split, files=files
+)  # fmt: skip
+
+
+def _suggestion(rest: str) -> str:
+    """The folder beside the missing one with the most similar name."""
     base, at, split = rest.rpartition("@")
     for name, tail in ((base, at + split), (rest, "")):
         above = Path(name).expanduser().parent
@@ -163,7 +167,7 @@ def _subfolders(folder: Path) -> list[str]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is one; a link that leads nowhere, to itself perhaps, is none."""
+    """False also for a link that leads nowhere or to itself."""
     try:
         return entry.is_dir()
     except OSError:
@@ -171,10 +175,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _walk(root: Path) -> list[str]:
-    """The image files below a folder, links followed but no folder visited twice.
-
-    Links come last, so that an image is found where it lies and not where a link to its folder does.
-    """
+    """The image files below a folder. Links are followed, last, and no folder is visited twice."""
 
     def refuse(error: OSError) -> None:
         raise ProsminError(f"The folder {error.filename} cannot be listed: {error.strerror}.")
@@ -182,20 +183,20 @@ def _walk(root: Path) -> list[str]:
     names: list[str] = []
     visited: set[str] = set()
     starts = [str(root)]
-    for start in starts:  # grows by the links that are met
+    for start in starts:  # grows by the links that are found
         for folder, subfolders, files in os.walk(start, onerror=refuse):
             if (place := os.path.realpath(folder)) in visited:
                 subfolders.clear()
                 continue
             visited.add(place)
-            subfolders[:] = sorted(filter(_wanted, subfolders))
+            subfolders[:] = sorted(filter(_is_visible, subfolders))
             starts += [path for s in subfolders if os.path.islink(path := os.path.join(folder, s))]
             below = os.path.relpath(folder, root)
             prefix = "" if below == "." else below + os.sep
-            names += [prefix + f for f in files if _wanted(f) and f.lower().endswith(SUFFIXES)]
+            names += [prefix + f for f in files if _is_visible(f) and f.lower().endswith(SUFFIXES)]
     return names
 
 
-def _wanted(name: str) -> bool:
+def _is_visible(name: str) -> bool:
     """Not hidden, and not what macOS leaves in archives."""
     return not name.startswith(".") and name != "__MACOSX"

@@ -1,7 +1,7 @@
 """SPEC `hf:NAME[:CONFIG][@SPLIT]`: a data set of the Hugging Face hub, or one saved to a folder.
 
-Needs the package `datasets`, which downloads what is not in its cache. The column of images is the one of
-type Image, the labels the one of type ClassLabel. Images are taken encoded and decoded like all others.
+Needs the package `datasets`, which downloads what is not in its cache. Images are in the column of type
+Image, labels in the one of type ClassLabel.
 """
 
 import importlib
@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from prosmin.data.sources import splits
+from prosmin.data.sources.kind import SourceKind, resolved
 from prosmin.errors import ProsminError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class HuggingfaceSource:
     rows: Any  # a datasets.Dataset of one column, images left encoded
     column: str
     name: str
-    labels: Tensor | None
+    labels: "Tensor | None"
     classes: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -44,15 +45,15 @@ class HuggingfaceSource:
             return picture["bytes"]
         if picture.get("path"):
             return Path(picture["path"]).read_bytes()
-        raise OSError("the row holds no image")
+        raise OSError("the row contains no image")
 
 
 def open_huggingface(rest: str) -> HuggingfaceSource:
     """The images of one split of a Hugging Face data set."""
     datasets = _package()
-    name, wanted = _name(rest)
-    with _told(rest):
-        found = _load(datasets, name, wanted)
+    name, split = _name(rest)
+    with _named_errors(rest):
+        found = _load(datasets, name, split)
     features = found.features
     images = [c for c, kind in features.items() if isinstance(kind, datasets.Image)]
     if not images:
@@ -71,15 +72,25 @@ def open_huggingface(rest: str) -> HuggingfaceSource:
 
 
 def other_split(rest: str, split: str) -> str:
-    """What follows `hf:` for another split; an error where there is none."""
+    """The rest of another split's SPEC."""
     datasets = _package()
     name, _ = _name(rest)
-    with _told(rest):
+    with _named_errors(rest):
         return f"{name}@{splits.choose(split, _splits(datasets, name), spec=f'hf:{name}')}"
 
 
-def _labels(column: Iterable[int | None], name: str, *, spec: str) -> Tensor | None:
-    """The labels (N,); None for a split that is published without them, whose rows all say -1 or nothing."""
+def _place(rest: str) -> str:
+    name, at, split = rest.partition("@")
+    return f"{resolved(name)}@{split if at else 'train'}"
+
+
+KIND = SourceKind(name="hf", form="hf:NAME[@SPLIT]", open=open_huggingface, other_split=other_split, place=_place)
+
+
+def _labels(column: Iterable[int | None], name: str, *, spec: str) -> "Tensor | None":
+    """The labels (N,); None for a split published without labels: every row is -1 or empty."""
+    import torch
+
     values = list(column)
     if values and all(value is None or value == -1 for value in values):
         return None
@@ -91,8 +102,8 @@ def _labels(column: Iterable[int | None], name: str, *, spec: str) -> Tensor | N
     else:
         return torch.tensor(labels, dtype=torch.int64)
     raise ProsminError(
-        f"The column {name!r} of the data {spec} is {what}; allowed: numbers from 0, or -1 or nothing in every row. "
-        "Give these rows a label, or leave them out and save the rest with save_to_disk."
+        f"The column {name!r} of the data {spec} is {what}; allowed: numbers from 0 in every row, or no labels at all. "
+        "Label these rows, or remove them and save the rest with save_to_disk."
     )
 
 
@@ -101,21 +112,21 @@ def _package() -> ModuleType:
         return importlib.import_module("datasets")
     except ImportError:
         raise ProsminError(
-            "Data of the form hf:NAME need the package datasets: pip install 'prosmin[datasets]'"
+            "The package datasets, which data hf:NAME needs, is not installed: pip install 'prosmin[datasets]'"
         ) from None
 
 
 def _name(rest: str) -> tuple[str, str]:
     """The data set and the split, which may be empty."""
-    name, _, wanted = rest.partition("@")
+    name, _, split = rest.partition("@")
     if not name:
         raise UsageError("The data 'hf:' names no data set; write hf:NAME or hf:NAME@SPLIT.")
-    return name, wanted
+    return name, split
 
 
 @contextmanager
-def _told(rest: str) -> Iterator[None]:
-    """Whatever goes wrong within the block, in a sentence: the package raises its own, the hub's and the network's."""
+def _named_errors(rest: str) -> Iterator[None]:
+    """Every error of the package, the hub or the network becomes a ProsminError that names the data."""
     try:
         yield
     except ProsminError:
@@ -125,7 +136,7 @@ def _told(rest: str) -> Iterator[None]:
 
 
 def _saved(datasets: ModuleType, name: str) -> Any:
-    """A data set saved to a folder, or a dictionary of its splits; None where the name is no such folder."""
+    """A data set saved to a folder, or a dictionary of its splits; None if the name is not such a folder."""
     path = Path(name).expanduser()
     saved = any((path / file).is_file() for file in ("dataset_info.json", "dataset_dict.json"))
     return datasets.load_from_disk(str(path)) if saved else None
@@ -148,20 +159,14 @@ def _splits(datasets: ModuleType, name: str) -> list[str]:
     return list(datasets.get_dataset_split_names(*_repository(name)))
 
 
-def _load(datasets: ModuleType, name: str, wanted: str) -> Any:
-    """One split of a data set."""
+def _load(datasets: ModuleType, name: str, split: str) -> Any:
+    """One split of a data set; without a name `train`, or the first."""
     saved = _saved(datasets, name)
-    if isinstance(saved, dict):
-        return saved[_choose(list(saved), wanted, name)]
+    names = _splits(datasets, name)
+    if split:
+        split = splits.choose(split, names, spec=f"hf:{name}")
+    elif names:
+        split = "train" if "train" in names else names[0]
     if saved is not None:
-        if wanted:
-            splits.choose(wanted, [], spec=f"hf:{name}")
-        return saved
-    split = _choose(_splits(datasets, name), wanted, name)
+        return saved[split] if split else saved
     return datasets.load_dataset(*_repository(name), split=split)
-
-
-def _choose(names: list[str], wanted: str, name: str) -> str:
-    if wanted:
-        return splits.choose(wanted, names, spec=f"hf:{name}")
-    return "train" if "train" in names else names[0]

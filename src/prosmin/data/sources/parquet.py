@@ -1,9 +1,9 @@
 """SPEC `parquet:PATH` and `parquet:PATH@SPLIT`: a Parquet file, or a folder of them.
 
-Columns: `image` (encoded bytes, or a struct with `bytes` as Hugging Face writes it), or the one column of that kind
-under another name; `label` (numbers or names), or the one that Hugging Face's metadata call class labels, and
-`label_name` may be missing. In a folder, files named after splits (`train-00000.parquet`) are
-chosen by the split, and `train` is meant where none is named. The encoded bytes are held in memory.
+Columns: `image` (encoded bytes, or a struct with `bytes` as Hugging Face writes it), or the only column of that
+type; optionally `label` (numbers or names), or the column that Hugging Face's metadata declares as class labels, and
+`label_name`. In a folder, files are grouped by the split in their name (`train-00000.parquet`); the default is
+`train`. The encoded bytes are kept in memory.
 """
 
 import json
@@ -11,18 +11,20 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from torch import Tensor
 
 from prosmin.data.sources import splits
+from prosmin.data.sources.kind import SourceKind
 from prosmin.errors import MissingFileError, ProsminError, UsageError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 LARGEST_LABEL = 1_000_000
-"""Numbers above it are no classes but dates or identifiers; there is a name for each class up to the largest."""
+"""Larger numbers are dates or identifiers, not classes; every class up to the largest gets a name."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class ParquetSource:
     starts: list[int]  # the first row of each chunk
     name: str
     total: int
-    labels: Tensor | None
+    labels: "Tensor | None"
     classes: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -49,7 +51,7 @@ class ParquetSource:
         chunk = bisect_right(self.starts, i) - 1
         data = self.chunks[chunk][i - self.starts[chunk]].as_py()
         if data is None:
-            raise OSError("the row holds no bytes")
+            raise OSError("the row contains no bytes")
         return data
 
 
@@ -65,12 +67,12 @@ def open_parquet(rest: str) -> ParquetSource:
 
 
 def files(rest: str) -> list[str]:
-    """The paths of the files that it reads."""
+    """The paths of its files."""
     return [str(path) for path in _files(rest)[1]]
 
 
 def other_split(rest: str, split: str) -> str:
-    """What follows `parquet:` for another split: other files of the folder, or the file beside this one."""
+    """The rest of another split's SPEC: other files of the folder, or the file beside this one."""
     base = rest.rpartition("@")[0] if not Path(rest).expanduser().exists() and "@" in rest else rest
     path = Path(base).expanduser()
     if path.is_dir():
@@ -79,9 +81,14 @@ def other_split(rest: str, split: str) -> str:
         if Path(other).expanduser().is_file():
             return other
     raise UsageError(
-        f"The data parquet:{base} has no split {split!r}: no file of that name lies beside it. "
-        "Name the other images by a SPEC of their own."
+        f"The data parquet:{base} has no split {split!r}: there is no file of that name beside it. "
+        "Give the other images as a separate SPEC."
     )
+
+
+KIND = SourceKind(
+    name="parquet", form="parquet:PATH[@SPLIT]", open=open_parquet, other_split=other_split, files=files
+)  # fmt: skip
 
 
 def _files(rest: str) -> tuple[Path, list[Path]]:
@@ -101,7 +108,7 @@ def _files(rest: str) -> tuple[Path, list[Path]]:
     groups = _by_split(files, path)
     if split:
         return path, groups[splits.choose(split, groups, spec=f"parquet:{base}")]
-    return path, splits.own_group(groups) or files
+    return path, splits.train_group(groups) or files
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -109,7 +116,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _by_split(files: list[Path], folder: Path) -> dict[str, list[Path]]:
-    """By the split that a file's name speaks of, or else the folder that it lies in."""
+    """By the split in the name of the file, or else of its folder."""
     groups: dict[str, list[Path]] = {}
     for file in files:
         parts = reversed(file.relative_to(folder).parts)
@@ -119,7 +126,7 @@ def _by_split(files: list[Path], folder: Path) -> dict[str, list[Path]]:
 
 
 def _read(files: list[Path], *, spec: str) -> pa.Table:
-    """Their rows in the columns image, label and label_name, as far as there are any."""
+    """Their rows, in columns named image, label and label_name as far as they exist."""
     tables = []
     for file in files:
         try:
@@ -139,27 +146,30 @@ def _read(files: list[Path], *, spec: str) -> pa.Table:
 
 
 def _image_column(schema: pa.Schema, file: Path, *, spec: str) -> str:
-    """`image`, or else the one column that could hold images, such as `img` in published files."""
+    """`image`, or else the only column of bytes, such as `img` in published files."""
     if "image" in schema.names:
         return "image"
-    found = [field.name for field in schema if _may_be_pictures(field.type)]
+    found = [field.name for field in schema if _is_bytes(field.type) or _has_bytes(field.type)]
     if len(found) == 1:
         return str(found[0])
     raise ProsminError(
-        f"The file {file} of the data {spec} has no column 'image' (encoded bytes), and "
-        f"{'several others' if found else 'no other'} of that kind; its columns: {', '.join(schema.names) or 'none'}. "
-        "Name the one that is meant so: pyarrow.parquet.write_table(table.rename_columns([...]), FILE)."
+        f"The file {file} of the data {spec} has no column 'image' (encoded bytes) and "
+        f"{'several others' if found else 'no other'} of that type; its columns: {', '.join(schema.names) or 'none'}. "
+        "Rename one to 'image': pyarrow.parquet.write_table(table.rename_columns([...]), FILE)."
     )
 
 
-def _may_be_pictures(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-        return True
+def _is_bytes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
+def _has_bytes(kind: pa.DataType) -> bool:
+    """Hugging Face's struct."""
+    return bool(pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
+
+
 def _label_column(schema: pa.Schema) -> str | None:
-    """`label`, or else the one column that Hugging Face's metadata call class labels."""
+    """`label`, or else the only column that Hugging Face's metadata declares as class labels."""
     if "label" in schema.names:
         return "label"
     found = [name for name, classes in _published_classes(schema).items() if classes and name in schema.names]
@@ -167,18 +177,18 @@ def _label_column(schema: pa.Schema) -> str | None:
 
 
 def _binary(column: pa.ChunkedArray, *, spec: str) -> pa.ChunkedArray:
-    """The column of encoded bytes, taken out of Hugging Face's struct if need be."""
-    kind = column.type
-    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-        column = column.flatten()[kind.get_field_index("bytes")]
-        kind = column.type
-    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        raise ProsminError(f"The column 'image' of the data {spec} holds {kind}; allowed: encoded bytes.")
+    """The column of encoded bytes, taken out of Hugging Face's struct if necessary."""
+    if _has_bytes(column.type):
+        column = column.flatten()[column.type.get_field_index("bytes")]
+    if not _is_bytes(column.type):
+        raise ProsminError(f"The column 'image' of the data {spec} is of type {column.type}; allowed: encoded bytes.")
     return column
 
 
-def _labels(table: pa.Table, *, spec: str) -> tuple[Tensor | None, tuple[str, ...]]:
+def _labels(table: pa.Table, *, spec: str) -> "tuple[Tensor | None, tuple[str, ...]]":
     """Numbers and names of the labels; (None, ()) without a label column."""
+    import torch
+
     if "label" not in table.column_names or table.column("label").null_count == len(table):
         return None, ()
     column = table.column("label")
@@ -190,17 +200,17 @@ def _labels(table: pa.Table, *, spec: str) -> tuple[Tensor | None, tuple[str, ..
         return torch.tensor([number[value] for value in values]), classes
     if not all(isinstance(value, int) for value in values):
         raise ProsminError(
-            f"The column 'label' of the data {spec} holds {column.type}; allowed: names, or numbers from 0."
+            f"The column 'label' of the data {spec} is of type {column.type}; allowed: names, or numbers from 0."
         )
     if negative := [value for value in values if value < 0]:
         raise ProsminError(
             f"The column 'label' of the data {spec} is negative in {len(negative)} rows of {len(table)}, the first "
-            f"{negative[0]}; allowed: names, or numbers from 0. Leave the column out if the images have no labels."
+            f"{negative[0]}; allowed: names, or numbers from 0. Remove the column if the images have no labels."
         )
     if (largest := max(values)) > LARGEST_LABEL:
         raise ProsminError(
-            f"The column 'label' of the data {spec} holds numbers up to {largest}: label {largest} is no class "
-            f"number; write the labels as names, or as numbers from 0 to {LARGEST_LABEL:,}."
+            f"The column 'label' of the data {spec} contains {largest}, which is too large for the number of a class; "
+            f"allowed: names, or numbers from 0 to {LARGEST_LABEL:,}."
         )
     names = _published_names(table.schema) or {}
     if "label_name" in table.column_names and table.column("label_name").null_count < len(table):
@@ -216,7 +226,7 @@ def _check_filled(table: pa.Table, name: str, *, spec: str) -> None:
 
 
 def _published_classes(schema: pa.Schema) -> dict[str, list[str]]:
-    """The class names that Hugging Face keeps in a file's metadata, by column; none for columns of other kinds."""
+    """The class names in Hugging Face's metadata, by column; empty for a column that is not of class labels."""
     text = (schema.metadata or {}).get(b"huggingface")
     try:
         features = dict(json.loads(text)["info"]["features"]) if text else {}
@@ -226,7 +236,7 @@ def _published_classes(schema: pa.Schema) -> dict[str, list[str]]:
 
 
 def _published_names(schema: pa.Schema) -> dict[int, str]:
-    """Those of the column that the labels are taken from."""
+    """Those of the label column."""
     classes = _published_classes(schema)
     found = [classes["label"]] if "label" in classes else [names for names in classes.values() if names]
     return dict(enumerate(found[0])) if len(found) == 1 else {}

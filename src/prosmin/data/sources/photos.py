@@ -2,8 +2,8 @@
 
 Each photograph is reduced until its shorter side is 400 px (smaller ones stay) and cut into blocks of 96
 px. A fifth of the blocks is for testing; patches lie within a block, so no test pixel is in a training
-patch. Patches in which hardly anything is to be seen are left out. The photograph is the class. Four
-photographs are never trained on: their patches, made the same way, are the out-of-distribution images.
+patch. Nearly uniform patches are left out. The photograph is the class. Four photographs are never trained on:
+their patches, made the same way, are the out-of-distribution images.
 Integer arithmetic and a fixed seed: the same on every machine.
 """
 
@@ -11,21 +11,24 @@ import importlib.util
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
+from prosmin.data.sources import splits
+from prosmin.data.sources.kind import SourceKind
 from prosmin.errors import ProsminError, UsageError
-from prosmin.randomness import generator
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SHORTER_SIDE = 400
 BLOCK = 96
 PATCH = 32
 TRAIN, TEST = 240, 60  # patches of each photograph
 FLAT = 4  # grey levels of standard deviation below which a patch is flat
-LEAST = 80  # patches a block must offer to count: 240 must come out of three blocks in the smallest photograph
+LEAST = 80  # patches a block needs to count: the smallest photograph has three blocks for 240
 
 SCIKIT_IMAGE = (
     "astronaut.png", "brick.png", "camera.png", "chelsea.png", "coffee.png", "coins.png", "grass.png",
@@ -42,8 +45,8 @@ class PhotosSource:
     """Patches in memory: read(i) is uint8 (3, 32, 32)."""
 
     spec: str
-    images: Tensor  # (N, 3, 32, 32)
-    labels: Tensor  # (N,)
+    images: "Tensor"  # (N, 3, 32, 32)
+    labels: "Tensor"  # (N,)
     classes: tuple[str, ...]
     keys: tuple[str, ...]
 
@@ -54,7 +57,7 @@ class PhotosSource:
         """Photograph, split and corner of patch i."""
         return self.keys[i]
 
-    def read(self, i: int) -> Tensor:
+    def read(self, i: int) -> "Tensor":
         """Patch i."""
         return self.images[i]
 
@@ -66,7 +69,7 @@ def photograph_files() -> dict[str, Path]:
         ("skimage", "scikit-image", "data", SCIKIT_IMAGE),
         ("sklearn", "scikit-learn", "datasets/images", SCIKIT_LEARN),
     ):
-        found = importlib.util.find_spec(package)  # looks for the package without importing it
+        found = importlib.util.find_spec(package)  # finds the package without importing it
         root = Path(found.submodule_search_locations[0]) if found and found.submodule_search_locations else None
         for name in names:
             path = root / folder / name if root else None
@@ -80,7 +83,9 @@ def photograph_files() -> dict[str, Path]:
 
 
 def open_photos(rest: str = "") -> PhotosSource:
-    """The patches of a split; `rest` is what follows the @ of the SPEC, `train` where nothing does."""
+    """The patches of a split, by default `train`."""
+    import torch
+
     split = rest or "train"
     if split not in SPLITS:
         raise UsageError(f"The data photos@{split} does not exist; there are: photos@{', photos@'.join(SPLITS)}.")
@@ -89,7 +94,7 @@ def open_photos(rest: str = "") -> PhotosSource:
     for label, (name, path) in enumerate(files.items()):
         photograph = load_photograph(path)
         for part, corners in patch_corners(photograph, name=name).items():
-            if part == split or split == "ood":  # held-out photographs give both parts: more images to detect
+            if part == split or split == "ood":  # of held-out photographs both parts
                 images += [photograph[:, y : y + PATCH, x : x + PATCH] for y, x in corners]
                 labels += [label] * len(corners)
                 keys += [f"{name}/{part}/y{y:03d}x{x:03d}" for y, x in corners]
@@ -98,7 +103,7 @@ def open_photos(rest: str = "") -> PhotosSource:
 
 
 def block_names(keys: Iterable[str]) -> list[str]:
-    """The block of each patch, "photograph/row/column", from the patches' keys: patches of one block overlap."""
+    """The block "photograph/row/column" of each patch, from the keys: patches of one block overlap."""
     origins = {}
     for name, path in photograph_files().items():
         with Image.open(path) as image:  # reads the header alone
@@ -113,14 +118,27 @@ def block_names(keys: Iterable[str]) -> list[str]:
     return names
 
 
+KIND = SourceKind(
+    name="photos",
+    form="photos[@train|test|ood]",
+    open=open_photos,
+    other_split=lambda rest, split: splits.choose(split, SPLITS, spec="photos"),
+    groups=block_names,
+    separator="@",
+    labelled=True,
+)
+
+
 def _reduced(size: tuple[int, int]) -> tuple[int, int]:
     """Width and height once the shorter side is at most 400 px."""
     ratio = min(1.0, SHORTER_SIDE / min(size))
     return round(size[0] * ratio), round(size[1] * ratio)
 
 
-def load_photograph(path: Path) -> Tensor:
+def load_photograph(path: Path) -> "Tensor":
     """The photograph as RGB, its shorter side at most 400 px: uint8 (3, H, W)."""
+    import torch
+
     with Image.open(path) as image:
         photograph = image.convert("RGB")
     size = _reduced(photograph.size)
@@ -129,8 +147,12 @@ def load_photograph(path: Path) -> Tensor:
     return torch.from_numpy(np.array(reduced)).permute(2, 0, 1).contiguous()
 
 
-def patch_corners(photograph: Tensor, *, name: str) -> dict[str, list[tuple[int, int]]]:
+def patch_corners(photograph: "Tensor", *, name: str) -> dict[str, list[tuple[int, int]]]:
     """Upper left corners (y, x) of the training and the test patches, spread evenly over their blocks."""
+    import torch
+
+    from prosmin.randomness import generator
+
     draw = generator(0, 0, f"photos/{name}")
     seen = visible(photograph)
     blocks = []
@@ -142,8 +164,8 @@ def patch_corners(photograph: Tensor, *, name: str) -> dict[str, list[tuple[int,
     blocks = [blocks[i] for i in torch.randperm(len(blocks), generator=draw).tolist()]
     tests = max(1, round(len(blocks) * TEST / (TRAIN + TEST)))
     parts = {"train": (blocks[tests:], TRAIN), "test": (blocks[:tests], TEST)}
-    # Patch k is the next one of block k mod n: equal shares.
-    return {part: [own[k % len(own)][k // len(own)] for k in range(count)] for part, (own, count) in parts.items()}
+    # The blocks take turns, so that each gives as many patches.
+    return {part: [some[k % len(some)][k // len(some)] for k in range(count)] for part, (some, count) in parts.items()}
 
 
 def block_corners(height: int, width: int) -> list[tuple[int, int]]:
@@ -153,16 +175,18 @@ def block_corners(height: int, width: int) -> list[tuple[int, int]]:
     return [(top, left) for top in tops for left in lefts]
 
 
-def visible(photograph: Tensor) -> Tensor:
+def visible(photograph: "Tensor") -> "Tensor":
     """Whether the patch with its corner here is not flat: (3, H, W) -> bool (H - 31, W - 31)."""
-    grey = photograph.to(torch.int64).sum(0)  # three times the grey level
+    grey = photograph.long().sum(0)  # three times the grey level
     count = PATCH * PATCH
     # count^2 * variance, exactly
     spread = count * _patch_sums(grey * grey) - _patch_sums(grey) ** 2
     return spread >= (3 * FLAT * count) ** 2
 
 
-def _patch_sums(values: Tensor) -> Tensor:
+def _patch_sums(values: "Tensor") -> "Tensor":
     """Sum over every 32 x 32 window, from running sums: (H, W) -> (H - 31, W - 31)."""
+    import torch
+
     total = torch.nn.functional.pad(values, (1, 0, 1, 0)).cumsum(0).cumsum(1)
     return total[PATCH:, PATCH:] - total[:-PATCH, PATCH:] - total[PATCH:, :-PATCH] + total[:-PATCH, :-PATCH]

@@ -1,4 +1,4 @@
-"""Names of splits: which of those a source has is meant, and what the file of another split is called."""
+"""Names of splits: the aliases of a split, and what the file or folder of another split is called."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -17,37 +17,37 @@ ALIASES = {
 _WORD = re.compile(r"(?<![a-z])(training|train|validation|valid|val|testing|test)(?![a-z])", re.IGNORECASE)
 
 
-def candidates(wanted: str) -> tuple[str, ...]:
+def candidates(split: str) -> tuple[str, ...]:
     """The names under which a split may be found, the best first."""
-    return ALIASES.get(wanted, (wanted,))
+    return ALIASES.get(split, (split,))
 
 
-def choose(wanted: str, available: Iterable[str], *, spec: str) -> str:
-    """The name a source uses for the wanted split."""
+def choose(split: str, available: Iterable[str], *, spec: str) -> str:
+    """The name a source uses for the split."""
     names = list(available)
-    for name in candidates(wanted):
+    for name in candidates(split):
         if name in names:
             return name
-    has = f"it has: {', '.join(names)}" if names else "it has no splits; name the other images by a SPEC of their own"
-    raise UsageError(f"The data {spec} has no split {wanted!r}; {has}.")
+    has = f"it has: {', '.join(names)}" if names else "it has no splits; give the other images as a separate SPEC"
+    raise UsageError(f"The data {spec} has no split {split!r}; {has}.")
 
 
-def own_group(groups: Mapping[str, Group]) -> Group | None:
-    """The group that a source of several splits means where none is named; None where all of it is meant."""
+def train_group(groups: Mapping[str, Group]) -> Group | None:
+    """The training split of several; None where the source has no splits, so that all of it is used."""
     return next((groups[name] for name in ALIASES["train"] if name in groups), None) if len(groups) > 1 else None
 
 
-def renamed(path: str, wanted: str) -> list[str]:
-    """What the wanted split beside this one may be called: `a/x-train.tar` -> `a/x-test.tar`, ..."""
+def renamed(path: str, split: str) -> list[str]:
+    """Possible paths of another split beside this one: `a/x-train.tar` -> `a/x-test.tar`, ..."""
     folder, slash, name = path.rpartition("/")
     found = list(_WORD.finditer(name))
     if not found:
         return []
     start, end = found[-1].span()
-    return [f"{folder}{slash}{name[:start]}{other}{name[end:]}" for other in candidates(wanted)]
+    return [f"{folder}{slash}{name[:start]}{other}{name[end:]}" for other in candidates(split)]
 
 
 def word(name: str) -> str | None:
-    """The split a file's name speaks of, if any: `train-00000-of-00002.parquet` -> `train`."""
+    """The split that a file's name contains, if any: `train-00000-of-00002.parquet` -> `train`."""
     found = _WORD.findall(name)
     return found[-1].lower() if found else None

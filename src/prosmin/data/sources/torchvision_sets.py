@@ -1,6 +1,7 @@
-"""iNaturalist 2017 to 2019 as published: SUPERCATEGORY/SPECIES/*.jpg, and a JSON list for each split.
+"""SPEC `torchvision:NAME@ROOT[@SPLIT]`: a published set in the form in which torchvision downloads it.
 
-The tree is called train_val2018 in the archive and 2018 where torchvision fetched it. The species is the class;
+iNaturalist 2017 to 2019 is read as published instead: SUPERCATEGORY/SPECIES/*.jpg, and a JSON list for each split.
+The tree is called train_val2018 in the archive and 2018 if torchvision downloaded it. The species is the class;
 from 2018 on its folder is its number in the lists. Without train2018.json and val2018.json beside the tree there
 are no splits.
 """
@@ -11,39 +12,34 @@ import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from prosmin.data.sources import splits
+from prosmin.data.sources.kind import SourceKind, resolved
 from prosmin.errors import ProsminError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Labelled = tuple[str, int]  # path, number of the class
 
 
 def list_inaturalist(root: Path, *, year: str, split: str) -> tuple[list[Labelled], tuple[str, ...]]:
     """The images of a split in the order of their paths, and the classes. No split: train, or all without a list."""
-    tree = _tree(root, year)
+    tree = next((root / name for name in (year, f"train_val{year}") if (root / name).is_dir()), None)
+    if tree is None:
+        raise ProsminError(f"There is no folder {root / year} or {root / f'train_val{year}'}.")
     classes = tuple(sorted(_species(tree), key=_number))
-    wanted = _split_list(root, year, split)
+    listed = _split_list(root, year, split)
     pairs = [
         (os.path.join(tree, species, name), number)
         for number, species in enumerate(classes)
         for name in os.listdir(tree / species)
-        if not name.startswith(".") and (wanted is None or f"{species}/{name}" in wanted)
+        if not name.startswith(".") and (listed is None or f"{species}/{name}" in listed)
     ]
     if not pairs:
-        raise ProsminError(f"No image of iNaturalist {year} {split} lies in {tree}. Unpack the archive there.")
+        raise ProsminError(f"There is no image of iNaturalist {year} {split} in {tree}. Unpack the archive there.")
     return sorted(pairs), classes
-
-
-def _tree(root: Path, year: str) -> Path:
-    names = (year, f"train_val{year}")
-    for name in names:
-        if (root / name).is_dir():
-            return root / name
-    raise ProsminError(f"There is no folder {root / names[0]} or {root / names[1]}.")
 
 
 def _species(tree: Path) -> list[str]:
@@ -53,7 +49,7 @@ def _species(tree: Path) -> list[str]:
 
 
 def _number(species: str) -> tuple[int, str]:
-    """Numbered folders by their number, as the lists count; the names of 2017 by the alphabet."""
+    """Sorts numbered folders by number, as the lists do, and the names of 2017 alphabetically."""
     name = species.rpartition("/")[2]
     return (int(name), species) if name.isdecimal() else (0, species)
 
@@ -70,12 +66,12 @@ def _split_list(root: Path, year: str, split: str) -> set[str] | None:
 
 @dataclass(frozen=True)
 class Set:
-    """How a set is built: the class, and the arguments of each split. `files`: it takes a loader of paths."""
+    """How a set is built."""
 
     build: Callable[..., Any]
-    splits: dict[str, dict[str, Any]]
-    files: bool = True
-    always: dict[str, Any] = field(default_factory=dict)
+    splits: dict[str, dict[str, Any]]  # arguments of each split
+    files: bool = True  # the set lists paths, and takes a function that loads one
+    always: dict[str, Any] = field(default_factory=dict)  # arguments of every split
 
 
 @dataclass(frozen=True)
@@ -85,8 +81,8 @@ class TorchvisionSource:
     spec: str
     name: str
     paths: list[str]
-    images: Tensor | None
-    labels: Tensor | None
+    images: "Tensor | None"
+    labels: "Tensor | None"
     classes: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -96,7 +92,7 @@ class TorchvisionSource:
         """The file's path, or the set and the number."""
         return self.paths[i] if self.images is None else f"{self.name}[{i}]"
 
-    def read(self, i: int) -> bytes | Tensor:
+    def read(self, i: int) -> "bytes | Tensor":
         """The file's bytes, or the image."""
         if self.images is not None:
             return self.images[i]
@@ -105,7 +101,7 @@ class TorchvisionSource:
 
 
 def known_sets() -> dict[str, Set]:
-    """The sets by name. A function, since importing torchvision's data sets takes a moment."""
+    """The sets by name. A function, since importing torchvision's data sets takes time."""
     from torchvision import datasets as tv
 
     train_flag = {"train": {"train": True}, "test": {"train": False}}
@@ -142,11 +138,13 @@ def known_sets() -> dict[str, Set]:
 
 def open_torchvision(rest: str) -> TorchvisionSource:
     """The images of a torchvision set."""
+    import torch
+
     name, root, split = _parse(rest)
     chosen = known_sets()[name]
     if not root.is_dir():  # some classes would create it
         raise ProsminError(f"The folder {root} of the data torchvision:{rest} does not exist. {_how(chosen, root)}")
-    if name.startswith("inaturalist"):  # torchvision knows neither its splits nor the archive's name of its folder
+    if name.startswith("inaturalist"):  # torchvision knows neither its splits nor its folder's name in the archive
         return _open_inaturalist(rest, name, root, split)
     try:
         extra: dict[str, Any] = {"loader": os.fspath} if chosen.files else {}
@@ -154,8 +152,8 @@ def open_torchvision(rest: str) -> TorchvisionSource:
     except (RuntimeError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise ProsminError(f"The data torchvision:{rest} cannot be opened: {error} {_how(chosen, root)}") from None
     if chosen.files:
-        # With a loader that returns the path itself, going through a set opens no file.
-        pairs = sorted(_listed(built[i] for i in range(len(built))))
+        # The loader returns the path itself, so this opens no file.
+        pairs = sorted((path, -1 if target is None else int(target)) for path, target in _items(built))
         paths, targets, images = [path for path, _ in pairs], [target for _, target in pairs], None
     else:
         paths, images = [], _as_rgb(built.data)
@@ -167,18 +165,34 @@ def open_torchvision(rest: str) -> TorchvisionSource:
 
 
 def other_split(rest: str, split: str) -> str:
-    """What follows `torchvision:` for another split of the same set."""
+    """The rest of another split's SPEC."""
     name, root, _ = _parse(rest)
     available = [s for s in known_sets()[name].splits if s]
     return f"{name}@{root}@{splits.choose(split, available, spec=f'torchvision:{name}@{root}')}"
 
 
+def _place(rest: str) -> str:
+    name, at, place = rest.partition("@")
+    root, _, split = place.partition("@")
+    return f"{name}@{resolved(root)}@{split or 'train'}" if at else name
+
+
+KIND = SourceKind(
+    name="torchvision",
+    form="torchvision:NAME@ROOT[@SPLIT]",
+    open=open_torchvision,
+    other_split=other_split,
+    place=_place,
+    labelled=True,
+)
+
+
 def _parse(rest: str) -> tuple[str, Path, str]:
-    """Name, folder and split; the split is `train` where none is given and the set has one."""
+    """Name, folder and split; by default the first split, `train` for most sets."""
     name, _, place = rest.partition("@")
     sets = known_sets()
     if name not in sets:
-        raise UsageError(f"There is no torchvision set {name!r} here; there are: {', '.join(sets)}.")
+        raise UsageError(f"The torchvision set {name!r} is not supported; allowed: {', '.join(sets)}.")
     if not place:
         raise UsageError(f"The data torchvision:{rest} names no folder; write torchvision:{name}@ROOT.")
     available = list(sets[name].splits)
@@ -189,11 +203,13 @@ def _parse(rest: str) -> tuple[str, Path, str]:
     return name, Path(place).expanduser(), available[0]
 
 
-def _listed(items: Iterable[tuple[str, int | None]]) -> list[tuple[str, int]]:
-    return [(path, -1 if target is None else int(target)) for path, target in items]
+def _items(built: Any) -> Iterable[tuple[str, int | None]]:
+    return (built[i] for i in range(len(built)))
 
 
 def _open_inaturalist(rest: str, name: str, root: Path, split: str) -> TorchvisionSource:
+    import torch
+
     try:
         pairs, classes = list_inaturalist(root, year=name[-4:], split=split)
     except (OSError, ValueError, KeyError) as error:
@@ -204,19 +220,18 @@ def _open_inaturalist(rest: str, name: str, root: Path, split: str) -> Torchvisi
     return TorchvisionSource(f"torchvision:{rest}", name, paths, None, targets, classes)
 
 
-def _as_rgb(data: Any) -> Tensor:
-    """torchvision's arrays as (N, 3, H, W): they come as (N, H, W), (N, H, W, 3) or (N, 3, H, W)."""
+def _as_rgb(data: Any) -> "Tensor":
+    """torchvision's arrays (N, H, W), (N, H, W, 3) or (N, 3, H, W) as (N, 3, H, W)."""
+    import torch
+
     images = torch.as_tensor(data)
     if images.ndim == 3:
         return images[:, None].expand(-1, 3, -1, -1)
     return images.permute(0, 3, 1, 2) if images.shape[-1] == 3 else images
 
 
-def _class_names(built: Any, labels: Tensor) -> tuple[str, ...]:
-    """Names where the set has them, else numbers.
-
-    ImageNet's are WordNet's numbers: two of its classes are called crane, and its relatives have folders by number.
-    """
+def _class_names(built: Any, labels: "Tensor") -> tuple[str, ...]:
+    """Names where the set has them, else numbers; WordNet's numbers for ImageNet, which has two classes named crane."""
     names = getattr(built, "wnids", None) or getattr(built, "classes", None)
     return tuple(names) if names else tuple(str(i) for i in range(int(labels.max()) + 1 if len(labels) else 0))
 
@@ -226,9 +241,9 @@ def _how(chosen: Set, root: Path) -> str:
     name = chosen.build.__name__
     if name == "ImageNet":
         return (
-            f"torchvision wants ILSVRC2012_devkit_t12.tar.gz and ILSVRC2012_img_*.tar in {root}; "
-            f"for class folders alone write folder:{root}@train."
+            f"torchvision needs ILSVRC2012_devkit_t12.tar.gz and ILSVRC2012_img_*.tar in {root}; "
+            f"if you only have the class folders, write folder:{root}@train."
         )
     more = "".join(f", {key}={value!r}" for key, value in chosen.always.items())
     code = f"from torchvision.datasets import {name}; {name}('{root}'{more}, download=True)"
-    return f'To fetch it: python -c "{code}"'
+    return f'To download it: python -c "{code}"'

@@ -1,9 +1,8 @@
 """SPEC `webdataset:PATTERN`: tar files such as `train-{000000..000099}.tar`, `{a,b}.tar` or `*.tar`.
 
 Files of one sample share their name up to the first dot: `0001.jpg` and `0001.cls`. The image is the
-member named like one, the label the number in `.cls`. The shards are indexed once by their headers; a
-image is then read from its place, in any order, so an epoch is shuffled as a whole and not through a
-buffer.
+member with an image suffix, the label is the number in `.cls`. The shards are indexed once by their headers;
+images are then read in any order, so an epoch is shuffled as a whole and not through a buffer.
 """
 
 import glob
@@ -12,15 +11,16 @@ import re
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from prosmin.data.sources import splits
 from prosmin.data.sources.folder import SUFFIXES
+from prosmin.data.sources.kind import SourceKind
 from prosmin.data.sources.parquet import LARGEST_LABEL
 from prosmin.errors import ProsminError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _LIST = re.compile(r"\{([^{}]*,[^{}]*)\}")
@@ -41,14 +41,14 @@ class WebdatasetSource:
 
     spec: str
     places: list[Place]
-    labels: Tensor | None
+    labels: "Tensor | None"
     classes: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.places)
 
     def key(self, i: int) -> str:
-        """Shard and member, as text that can be printed whatever the headers hold."""
+        """Shard and member."""
         place = self.places[i]
         return _printable(f"{os.path.basename(place.shard)}/{place.name}")
 
@@ -62,45 +62,44 @@ class WebdatasetSource:
 
 def open_webdataset(rest: str) -> WebdatasetSource:
     """The images of all shards a pattern names."""
+    import torch
+
     if "://" in rest or rest.startswith("pipe:"):
-        raise UsageError(f"The data webdataset:{rest} is not on this machine; copy the shards and name their files.")
-    places: list[Place] = []
-    labels: list[int | None] = []
-    for shard in files(rest):
-        for place, label in _index(shard):
-            places.append(place)
-            labels.append(label)
+        raise UsageError(f"The data webdataset:{rest} is not on this machine; copy the shards and give their paths.")
+    found = [item for shard in files(rest) for item in _index(shard)]
+    places = [place for place, _ in found]
     if not places:
-        raise UsageError(f"There are no images in the shards of webdataset:{rest}; members named *.jpg, ... count.")
-    numbers = [label for label in labels if label is not None]
-    if not numbers:
+        raise UsageError(f"There are no images in the shards of webdataset:{rest}; allowed: members named *.jpg, ...")
+    labels = [label for _, label in found if label is not None]
+    if not labels:
         return WebdatasetSource(f"webdataset:{rest}", places, None, ())
-    if len(numbers) < len(labels):
+    if len(labels) < len(places):
         raise ProsminError(
-            f"{len(labels) - len(numbers)} of {len(labels)} images in webdataset:{rest} have no .cls file."
+            f"{len(places) - len(labels)} of {len(places)} images in webdataset:{rest} have no .cls file; "
+            "allowed: a .cls file for every image, or for none."
         )
-    classes = tuple(str(i) for i in range(max(numbers) + 1))
-    return WebdatasetSource(f"webdataset:{rest}", places, torch.tensor(numbers), classes)
+    classes = tuple(str(i) for i in range(max(labels) + 1))
+    return WebdatasetSource(f"webdataset:{rest}", places, torch.tensor(labels), classes)
 
 
 def other_split(rest: str, split: str) -> str:
-    """The pattern of another split: the same with its name exchanged."""
+    """The pattern with the name of its split replaced."""
     for pattern in splits.renamed(rest, split):
-        # Splits differ in the number of their shards.
+        # Splits differ in their number of shards.
         for other in (pattern, _RANGE.sub("*", pattern)):
             paths = expand(os.path.expanduser(other))
             if paths and all(os.path.isfile(path) for path in paths):
                 return other
     raise UsageError(
-        f"The data webdataset:{rest} has no split {split!r}: no shards of that name lie beside it. "
-        "Name the other images by a SPEC of their own."
+        f"The data webdataset:{rest} has no split {split!r}: there are no shards of that name beside it. "
+        "Give the other images as a separate SPEC."
     )
 
 
 def expand(pattern: str) -> list[str]:
-    """The paths a pattern with braces and stars names; without a star they need not exist.
+    """The paths that a pattern with braces and stars names; without a star they need not exist.
 
-    A file that is named so itself, in a folder `[x]` perhaps, is what is meant.
+    An existing file of exactly this name, in a folder `[x]` for example, comes first.
     """
     if os.path.isfile(pattern):
         return [pattern]
@@ -128,14 +127,19 @@ def files(rest: str) -> list[str]:
     return paths
 
 
+KIND = SourceKind(
+    name="webdataset", form="webdataset:PATTERN", open=open_webdataset, other_split=other_split, files=files
+)  # fmt: skip
+
+
 def _inside(folder: Path) -> list[str]:
-    """The shards of a folder; of several splits those of train."""
+    """The shards of a folder; only those of `train` where it has several splits."""
     paths = sorted(str(path) for path in folder.glob("*.tar"))
     groups: dict[str, list[str]] = {}
     for path in paths:
         if (name := splits.word(os.path.basename(path))) is not None:
             groups.setdefault(name, []).append(path)
-    return splits.own_group(groups) or paths
+    return splits.train_group(groups) or paths
 
 
 def _index(shard: str) -> list[tuple[Place, int | None]]:
@@ -163,29 +167,26 @@ def _index(shard: str) -> list[tuple[Place, int | None]]:
     except (tarfile.TarError, OSError) as error:
         raise ProsminError(
             f"The shard {shard} cannot be read as an uncompressed tar file: {error}. Unpack it if it is compressed "
-            "(gzip -d); if its copy was cut short, copy it again, or leave it out of the pattern."
+            "(gzip -d); if it is incomplete, copy it again, or leave it out of the pattern."
         ) from None
     for sample, names in dotted.items():
         if len(names) > 1 and pictures[sample].name in names:
             raise ProsminError(
-                f"{len(names)} images of {shard} share the name {sample!r} up to the first dot, so that they count "
-                f"as one sample, {min(names)!r} among them. Rename them so that the only dot is the one before the "
-                "suffix; where one is the image and the others belong to it, rename that one."
+                f"{len(names)} images of {shard} have the same name {sample!r} up to the first dot, so they count as "
+                f"one sample; one of them is {min(names)!r}. Rename them so that the only dot is before the suffix."
             )
     return [(place, labels.get(sample)) for sample, place in pictures.items()]
 
 
 def _number(text: bytes, *, shard: str, name: str) -> int:
-    if not text.strip().isdigit():
-        raise ProsminError(f"The label {_printable(name)} in {shard} is {text[:20]!r}; allowed: a number from 0.")
-    if (number := int(text)) > LARGEST_LABEL:
+    if not text.strip().isdigit() or int(text) > LARGEST_LABEL:
         raise ProsminError(
-            f"The label {number} is no class number: {_printable(name)} in {shard}. Write the numbers of the classes, "
-            f"counted from 0, into the .cls files; allowed: up to {LARGEST_LABEL:,}."
+            f"The label {_printable(name)} in {shard} is {text[:20]!r}; allowed: the number of the class, "
+            f"from 0 to {LARGEST_LABEL:,}."
         )
-    return number
+    return int(text)
 
 
 def _printable(name: str) -> str:
-    """The name with a sign in place of each byte that is not UTF-8."""
+    """The name with bytes that are not UTF-8 replaced."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
