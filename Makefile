@@ -17,7 +17,7 @@ check: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# RESULTS.md with its figure and the README's tables, from the files in benchmarks/results/.
+# RESULTS.md with its figure, and the tables of README.md and docs/, from the files in benchmarks/results/.
 results: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/results.py
 

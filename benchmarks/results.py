@@ -1,10 +1,10 @@
-"""What was measured? Fills the tables of RESULTS.md and README.md from the files in benchmarks/results/.
+"""What was measured? Fills the tables of RESULTS.md, README.md and docs/ from the files in benchmarks/results/.
 
     make results
 
 RESULTS.md is benchmarks/RESULTS.template.md, in which `<!-- table: NAME -->` becomes a table that names its files and
 `{{ FILE PATH FORMAT }}` one number: `{{ demo-cpu knn.top1 % }}` is the metric `top1` of the protocol `knn` in per cent.
-`FILE:NAME` is the line called NAME of a .jsonl file. In README.md the text between `<!-- NAME:start -->` and
+`FILE:NAME` is the line called NAME of a .jsonl file. In README.md and docs/ the text between `<!-- NAME:start -->` and
 `<!-- NAME:end -->` is replaced. People write the words, files give the numbers.
 """
 
@@ -204,7 +204,7 @@ TABLES: dict[str, Callable[[Results], list[str]]] = {
 }  # fmt: skip
 
 
-# The tables of README.md
+# The tables of README.md and docs/
 
 
 def demo(results: Results) -> list[str]:
@@ -335,9 +335,11 @@ def speed(results: Results) -> list[str]:
     ]  # fmt: skip
 
 
-README: dict[str, Callable[[Results], list[str]]] = {
-    "demo": demo, "recipes": recipes, "methods": methods, "speed": speed,
-}  # fmt: skip
+PAGES: dict[str, dict[str, Callable[[Results], list[str]]]] = {
+    "README.md": {"demo": demo, "methods": methods},
+    "docs/method.md": {"recipes": recipes},
+    "docs/scaling.md": {"speed": speed},
+}
 
 
 # The figure
@@ -403,9 +405,10 @@ def fill(template: str, results: Results) -> str:
     return re.sub(r"\{\{ (\S+) (\S+) (\S+) \}\}", one_number, text)
 
 
-def fill_readme(text: str, results: Results) -> str:
-    """The README with its tables made anew."""
-    for name, make in README.items():
+def fill_page(page: str, results: Results) -> str:
+    """A page of PAGES with its tables made anew."""
+    text = (ROOT / page).read_text()
+    for name, make in PAGES[page].items():
         start, end = f"<!-- {name}:start -->\n", f"<!-- {name}:end -->"
         before, rest = text.split(start)
         text = before + start + "\n".join(make(results)) + "\n" + end + rest.split(end, 1)[1]
@@ -417,7 +420,7 @@ def build(folder: Path = RESULTS) -> dict[str, bytes]:
     results = Results(folder)
     return {
         "RESULTS.md": fill(TEMPLATE.read_text(), results).encode(),
-        "README.md": fill_readme((ROOT / "README.md").read_text(), results).encode(),
+        **{page: fill_page(page, results).encode() for page in PAGES},
         LAM_FIGURE: draw_lam(results),
     }
 
