@@ -147,7 +147,7 @@ def test_a_recipe_may_be_a_file_of_ones_own(tmp_path):
     file.write_text("training: {epochs: 7}")  # no sections, and another method than it was written for
     with pytest.warns(UserWarning, match=r"no section for dino"):
         configs.resolve(recipe=str(file), overrides={"method.name": "dino"})
-    with pytest.raises(UsageError, match=r"missing.yaml cannot be read"):
+    with pytest.raises(UsageError, match=r"missing\.yaml"):
         configs.resolve(recipe=str(tmp_path / "missing.yaml"))
 
 

@@ -235,7 +235,7 @@ class TestRefusals:
             load(f"timm:test_vit.none@{file}")
         with pytest.raises(UsageError, match="does not exist"):
             load(f"timm:test_vit@{tmp_path}/missing.pth")
-        with pytest.raises(ProsminError, match=r"Give the name of the network it was made with"):
+        with pytest.raises(ProsminError, match=r"dino_tiny\.pth"):
             load(f"timm:test_resnet@{file}")
         with pytest.raises(ProsminError, match=r"not a run folder.*or timm:NAME"):
             load("tim:test_vit")

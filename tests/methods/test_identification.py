@@ -1,4 +1,4 @@
-"""Identification: InfoNCE through a predictor that is held still, so that the forecast stays proper."""
+"""Identification: InfoNCE whose gradient does not reach the predictor, so that the forecast stays proper."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 
 from prosmin.errors import UsageError
 from prosmin.methods import build_method
-from prosmin.methods.identification import Identification, held_still
+from prosmin.methods.identification import Identification, constant
 from tiny_methods import tiny_draws, tiny_method, tiny_views
 
 
@@ -59,16 +59,16 @@ def test_the_predictor_is_trained_by_the_score_alone():
     for name, gradient in without.items():
         same = torch.allclose(found[name], gradient, rtol=1e-10, atol=1e-14)
         assert same is name.startswith("predictor."), name
-    # BatchNorm has followed one pass, not two.
+    # BatchNorm's averages were updated by one pass, not two.
     for (name, one), other in zip(before.named_buffers(), after.buffers(), strict=True):
         if "num_batches" not in name:
             torch.testing.assert_close(other, one)
 
 
-def test_held_still_is_over_after_the_block():
+def test_a_module_is_constant_only_within_the_block():
     method = build_method(tiny_method("prosmin"))
     momenta = [m.momentum for m in method.predictor.modules() if hasattr(m, "momentum")]
-    with held_still(method.predictor):
+    with constant(method.predictor):
         assert not any(p.requires_grad for p in method.predictor.parameters())
     assert all(p.requires_grad for p in method.predictor.parameters())
     assert [m.momentum for m in method.predictor.modules() if hasattr(m, "momentum")] == momenta
@@ -76,9 +76,9 @@ def test_held_still_is_over_after_the_block():
 
 def test_the_right_row_is_worth_more_than_any_other():
     targets = torch.eye(4)[None]
-    own = torch.arange(4)
-    right = Identification(0.1)(targets, targets, own)
-    wrong = Identification(0.1)(targets.roll(1, dims=1), targets, own)
+    rows = torch.arange(4)
+    right = Identification(0.1)(targets, targets, rows)
+    wrong = Identification(0.1)(targets.roll(1, dims=1), targets, rows)
     assert right.shape == (1, 1, 4)
     assert (right < 0.01).all()
     assert (wrong > 9.0).all()

@@ -10,7 +10,7 @@ import torch
 
 from prosmin.errors import UsageError
 from prosmin.methods import build_method
-from prosmin.methods.mocov3 import Contrast, batchnorm_mlp, positions
+from prosmin.methods.mocov3 import Contrast, batchnorm_mlp, sincos_positions
 from tiny_methods import tiny_draws, tiny_method, tiny_views
 
 
@@ -69,28 +69,20 @@ def test_a_step_of_the_method_is_the_reference_of_its_networks_outputs():
 def test_the_heads_are_the_papers():
     """BatchNorm after every layer, ReLU between them; the last BatchNorm without gain and bias."""
     projector = batchnorm_mlp([16, 32, 32, 8])
-    assert [type(layer).__name__ for layer in projector] == ["Linear", "BatchNorm1d", "ReLU"] * 2 + [
-        "Linear",
-        "BatchNorm1d",
-    ]
+    layers = ["Linear", "BatchNorm1d", "ReLU"]
+    assert [type(layer).__name__ for layer in projector] == [*layers, *layers, *layers[:2]]
     assert sum(p.numel() for p in projector.parameters()) == 16 * 32 + 64 + 32 * 32 + 64 + 32 * 8
     z = projector(torch.randn(64, 16, generator=torch.Generator().manual_seed(0)))
     torch.testing.assert_close(z.mean(0), torch.zeros(8), rtol=0, atol=1e-5)
-    assert [type(layer).__name__ for layer in batchnorm_mlp([8, 32, 8])] == [
-        "Linear",
-        "BatchNorm1d",
-        "ReLU",
-        "Linear",
-        "BatchNorm1d",
-    ]
+    assert [type(layer).__name__ for layer in batchnorm_mlp([8, 32, 8])] == [*layers, *layers[:2]]
 
 
 def test_local_views_are_refused():
-    with pytest.raises(UsageError, match=r"views.local is 2.*set views.local to 0"):
+    with pytest.raises(UsageError, match=r"views\.local is 2"):
         build_method(tiny_method("mocov3", views__local="2"))
 
 
-def test_the_patch_embedding_of_a_vit_stays_random_unless_told():
+def test_the_patch_embedding_of_a_vit_stays_random_by_default():
     def learns(**fields: str) -> bool:
         method = build_method(tiny_method("mocov3", vit=True, **fields))
         return method.online.backbone.patch_embed.proj.weight.requires_grad
@@ -99,7 +91,7 @@ def test_the_patch_embedding_of_a_vit_stays_random_unless_told():
     assert not learns(heads__freeze_patch_embedding="true")
     assert learns(heads__freeze_patch_embedding="false")
     for value in ("true", "false"):
-        with pytest.raises(UsageError, match=r"freeze_patch_embedding is for a ViT.*resnet8_cifar"):
+        with pytest.raises(UsageError, match=r"freeze_patch_embedding.*resnet8_cifar"):
             build_method(tiny_method("mocov3", heads__freeze_patch_embedding=value))
 
 
@@ -109,7 +101,7 @@ def test_a_vit_begins_with_fixed_positions_and_weights_of_matching_size():
     rows, columns = vit.patch_embed.grid_size
     width = vit.embed_dim
     assert not vit.pos_embed.requires_grad
-    assert bool((vit.pos_embed[0, 0] == 0).all())  # the class token has no place
+    assert bool((vit.pos_embed[0, 0] == 0).all())  # the class token has no position
     table = vit.pos_embed[0, 1:].unflatten(0, (rows, columns))
     quarter = width // 4
     for row, column in ((0, 0), (1, 2), (rows - 1, columns - 1)):
@@ -128,9 +120,9 @@ def test_a_vit_begins_with_fixed_positions_and_weights_of_matching_size():
     assert 0.3 < patches.std() / table.std() < 3  # one does not drown the other
 
 
-def test_positions_of_a_width_that_has_no_quarters_are_refused():
-    with pytest.raises(UsageError, match=r"width is 90.*multiple of 4"):
-        positions(2, 2, 90)
+def test_a_width_that_is_no_multiple_of_4_is_refused():
+    with pytest.raises(UsageError, match=r"width is 90"):
+        sincos_positions(2, 2, 90)
 
 
 _PROCESS = """

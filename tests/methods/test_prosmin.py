@@ -1,8 +1,7 @@
-"""The method: what learns, what follows, and that its loss is the mean of the scores it says it is."""
+"""ProSMIN: its loss is the mean of the scores it names, its randomness depends on seed, step and position."""
 
 import warnings
 
-import pytest
 import torch
 
 from prosmin import config as configs
@@ -23,36 +22,13 @@ def _draws(pictures: int = 4) -> Draws:
     return Draws(0, 0, torch.arange(pictures), 0.0)
 
 
-@pytest.mark.parametrize("start", ["copy", "independent"])
-def test_gradients_reach_the_online_network_alone_and_all_of_it(tiny, start):
-    method = build_method(tiny(target__start=start))
-    method(_views(), _draws()).losses.mean().backward()
-    for name, parameter in method.named_parameters():
-        if name.startswith("target."):
-            assert parameter.grad is None, name
-        else:
-            assert parameter.grad is not None, name
-            assert parameter.grad.abs().sum() > 0, name
-
-
-def test_online_and_target_share_no_parameter_and_no_buffer(tiny):
-    method = build_method(tiny())
-    own = {t.untyped_storage().data_ptr() for t in [*method.online.parameters(), *method.online.buffers()]}
-    others = {t.untyped_storage().data_ptr() for t in [*method.target.parameters(), *method.target.buffers()]}
-    assert not own & others
-    assert any(p.requires_grad for p in method.online.backbone.parameters())
-
-
-def test_the_target_changes_by_ema_alone(tiny):
+def test_an_independent_target_gets_no_gradient_and_the_centre_follows_the_batch(tiny):
     method = build_method(tiny(target__start="independent"))
-    online = {name: p.clone() for name, p in method.online.named_parameters()}
-    before = {name: p.clone() for name, p in method.target.named_parameters()}
     output = method(_views(), _draws())
-    for name, p in method.target.named_parameters():
-        assert torch.equal(p, before[name]), name
+    output.losses.mean().backward()
+    for name, parameter in method.named_parameters():
+        assert (parameter.grad is None) == name.startswith("target."), name
     method.update(output.statistics, momentum=0.8)
-    for name, p in method.target.named_parameters():
-        torch.testing.assert_close(p, 0.8 * before[name] + 0.2 * online[name])
     torch.testing.assert_close(method.centre.value, 0.1 * output.observed["target"].mean((0, 1)))
 
 
@@ -87,7 +63,7 @@ def test_same_view_pairs_can_be_left_out_and_one_target_view_chosen(tiny):
     assert 16 < int(is_first.sum()) < 48  # a fair coin over 64 images leaves this range once in 20,000 seeds
 
 
-def test_a_pictures_noise_depends_on_its_position_alone(tiny):
+def test_an_images_noise_depends_on_its_position_alone(tiny):
     method = build_method(tiny())
     mean, target = (torch.randn(n, 4, 24, generator=torch.Generator().manual_seed(n)) for n in (3, 2))
     scale = torch.full_like(mean, 0.3)

@@ -1,4 +1,4 @@
-"""Compiling by blocks: one graph serves every depth, and nothing is computed differently."""
+"""Compiled networks compute the same; a block is compiled once for all depths."""
 
 import pytest
 import torch
@@ -8,12 +8,12 @@ from prosmin.models import compiling
 from prosmin.models.compiling import compile_networks
 from tiny_methods import tiny_draws, tiny_method, tiny_views
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # dynamo looks at the gradient of inputs, which torch warns of
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns when dynamo reads the gradient of inputs
 
 
 @pytest.fixture
 def graphs(monkeypatch):
-    """The graphs that were compiled; they run as they are, so that no compiler is needed."""
+    """The compiled graphs, run without a compiler."""
     found = []
 
     def backend(graph, inputs):
@@ -62,7 +62,7 @@ def test_a_block_is_compiled_once_for_every_depth(graphs):
     assert counts[0] == counts[1]
 
 
-def test_by_blocks_a_resnet_is_left_as_it_is_and_its_head_compiled():
+def test_with_blocks_a_resnet_is_not_compiled_but_its_head_is():
     method = build_method(tiny_method("prosmin", vit=False))
     compile_networks(method, "blocks")
     networks = (method.online.backbone, *method.online.backbone.blocks)
@@ -71,6 +71,6 @@ def test_by_blocks_a_resnet_is_left_as_it_is_and_its_head_compiled():
 
 
 def test_nothing_is_compiled_for_any_shape(graphs):
-    """Two sizes of views and the target without gradient: a graph each, and sizes are numbers in them."""
+    """Each size of views has a graph of its own, in which sizes are constants."""
     losses(tiny_method("prosmin", vit=True), "blocks")
     assert not any(isinstance(node.meta.get("example_value"), torch.SymInt) for g in graphs for node in g.graph.nodes)

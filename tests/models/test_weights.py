@@ -1,4 +1,4 @@
-"""Weights of others in our backbones: every published layout gives the features the published code computes."""
+"""Published weights in our backbones give the features that the published code computes."""
 
 import os
 from pathlib import Path
@@ -117,7 +117,7 @@ class TestLayouts:
         sentence = load_backbone_weights(backbone, tmp_path / "encoder.safetensors")
         assert "an encoder of prosmin" in sentence
         assert all(torch.equal(tensor, trained[name]) for name, tensor in backbone.state_dict().items())
-        with pytest.raises(UsageError, match=r"are a folder.*/encoder\.safetensors"):
+        with pytest.raises(UsageError, match=r"folder.*/encoder\.safetensors"):
             load_backbone_weights(backbone, tmp_path)
 
 
@@ -134,7 +134,7 @@ class TestGrid:
 
     def test_one_that_is_no_square_is_refused(self, tmp_path):
         content = TENSORS | {"pos_embed": torch.zeros(1, 13, 32)}
-        with pytest.raises(ProsminError, match="does not fit the network"):
+        with pytest.raises(ProsminError, match="does not fit"):
             load_backbone_weights(vit(), saved(tmp_path, content))
 
 
@@ -142,7 +142,7 @@ class TestHeads:
     def test_moco_vit_small_has_twelve_heads_and_says_so(self, tmp_path):
         tensors = vit_tensors(width=384, depth=1)
         file = saved(tmp_path, moco_checkpoint(tensors, momentum=tensors))
-        with pytest.raises(ProsminError, match=r"12 attention heads\. The network has 6\. Set backbone\.heads to 12"):
+        with pytest.raises(ProsminError, match=r"12 attention heads.*6.*backbone\.heads"):
             load_backbone_weights(vit(width=384, depth=1, heads=6), file)
         backbone = vit(width=384, depth=1, heads=12)
         load_backbone_weights(backbone, file)
@@ -164,23 +164,22 @@ class Evil:
 class TestRefusals:
     def test_nothing_is_run(self, tmp_path):
         file = saved(tmp_path, TENSORS | {"more": Evil(tmp_path / "ran")})
-        with pytest.raises(ProsminError, match=r"more than tensors .*(posix|nt)\.mkdir.*\.safetensors"):
+        with pytest.raises(ProsminError, match=r"(posix|nt)\.mkdir.*\.safetensors"):
             load_backbone_weights(vit(), file)
         assert not (tmp_path / "ran").exists()
 
-    def test_missing_tensors_are_named(self, tmp_path):
-        with pytest.raises(ProsminError, match=r"lacks 12 of the network's 42 tensors, such as blocks\.2\.norm1"):
-            load_backbone_weights(vit(depth=3), saved(tmp_path, TENSORS))
-
-    def test_more_blocks_than_the_network_has(self, tmp_path):
-        with pytest.raises(ProsminError, match=r"holds 12 tensors that the network does not have.*blocks\.1\."):
-            load_backbone_weights(vit(depth=1), saved(tmp_path, TENSORS))
-
-    def test_other_shapes_are_shown(self, tmp_path):
-        with pytest.raises(ProsminError, match=r"proj\.weight is \(32, 3, 8, 8\) in .* and \(32, 3, 4, 4\) in the net"):
-            load_backbone_weights(vit(patch=4), saved(tmp_path, TENSORS))
-        with pytest.raises(ProsminError, match=r"is \(32.* in .* and \(64.* in the network"):
-            load_backbone_weights(vit(width=64), saved(tmp_path, TENSORS))
+    @pytest.mark.parametrize(
+        ("network", "message"),
+        [
+            ({"depth": 3}, r"12 of the network's 42 tensors.*blocks\.2\.norm1"),
+            ({"depth": 1}, r"12 tensors.*blocks\.1\."),
+            ({"patch": 4}, r"proj\.weight.*\(32, 3, 8, 8\).*\(32, 3, 4, 4\)"),
+            ({"width": 64}, r"\(32.*\(64"),
+        ],
+    )
+    def test_missing_and_unknown_tensors_and_other_shapes_are_named(self, tmp_path, network, message):
+        with pytest.raises(ProsminError, match=message):
+            load_backbone_weights(vit(**network), saved(tmp_path, TENSORS))
 
     def test_refused_weights_leave_the_network_alone(self, tmp_path):
         backbone = vit()
@@ -194,13 +193,13 @@ class TestRefusals:
     @pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
     def test_damaged_files(self, tmp_path, junk, name):
         (tmp_path / name).write_bytes(junk)
-        with pytest.raises(ProsminError, match=r"cannot be read as weights: .*\.safetensors, or what torch\.save"):
+        with pytest.raises(ProsminError, match=name):
             load_backbone_weights(vit(), tmp_path / name)
 
     def test_files_without_tensors(self, tmp_path):
-        with pytest.raises(ProsminError, match="no named tensors; its entries: epoch"):
+        with pytest.raises(ProsminError, match="entries: epoch"):
             load_backbone_weights(vit(), saved(tmp_path, {"epoch": 3}))
-        with pytest.raises(ProsminError, match="holds a list"):
+        with pytest.raises(ProsminError, match="list"):
             load_backbone_weights(vit(), saved(tmp_path, [1, 2]))
-        with pytest.raises(UsageError, match="does not exist"):
+        with pytest.raises(UsageError, match=r"missing\.pth"):
             load_backbone_weights(vit(), tmp_path / "missing.pth")

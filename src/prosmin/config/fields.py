@@ -1,4 +1,4 @@
-"""The fields that every method has, each with its documentation and its check."""
+"""The fields that all methods share, each with one line of documentation and a check."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -17,32 +17,46 @@ def option(default: Any, doc: str) -> Any:
 
 
 def check(condition: bool, name: str, received: object, allowed: str) -> None:
-    """An error that says what was received and what is allowed."""
+    """Raise an error that says what was received and what is allowed, unless the condition is true."""
     if not condition:
         raise UsageError(f"{name} is {received!r}; allowed: {allowed}.")
 
 
 def check_choice(name: str, value: object, known: Iterable[str]) -> None:
-    """One of the names there are; of another the error says which may have been meant."""
+    """Refuse a name that is not known; the error suggests the closest one."""
     known = list(known)
     if value not in known:
-        meant = did_you_mean(closest(str(value), known))
-        raise UsageError(f"{name} is {value!r}.{meant} Allowed: {', '.join(known)}.")
+        hint = did_you_mean(closest(str(value), known))
+        raise UsageError(f"{name} is {value!r}.{hint} Allowed: {', '.join(known)}.")
+
+
+def check_at_least(limit: int, group: str, config: object, *names: str) -> None:
+    """Refuse fields of a group below `limit`; null passes where the field's type allows it."""
+    for name in names:
+        value = getattr(config, name)
+        check(value is None or value >= limit, f"{group}.{name}", value, f"{limit} or more")
+
+
+def check_positive(group: str, config: object, *names: str) -> None:
+    """Refuse fields of a group that are not above 0; null passes where the field's type allows it."""
+    for name in names:
+        value = getattr(config, name)
+        check(value is None or value > 0, f"{group}.{name}", value, "a number above 0")
 
 
 def check_share(name: str, value: float) -> None:
-    """0 to 1."""
+    """Refuse a number outside 0 to 1."""
     check(0.0 <= value <= 1.0, name, value, "a share from 0 to 1")
 
 
 def check_range(name: str, value: Range, low: float, high: float) -> None:
-    """Two rising numbers."""
+    """Refuse a pair that is not rising or not within the limits."""
     check(low <= value[0] <= value[1] <= high, name, list(value), f"two rising numbers from {low:g} to {high:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which images are learned from."""
+    """The training images."""
 
     spec: str = option("photos", "training images: photos, folder:PATH, parquet:PATH, torchvision:NAME@ROOT, ...")
     max_bad: float = option(0.01, "share of images that may be unreadable before the run stops")
@@ -53,15 +67,15 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewsConfig:
-    """The random views of every image. Triples are for the first global, the second global and the local views."""
+    """The random views of each image. Triples: first global view, second global view, local views."""
 
     global_size: int = option(32, "side of the two global views in pixels")
     local_size: int = option(16, "side of the local views in pixels")
     local: int = option(2, "number of local views")
-    global_scale: Range = option((0.4, 1.0), "share of the image's area a global view covers")
-    local_scale: Range = option((0.05, 0.4), "share of the image's area a local view covers")
+    global_scale: Range = option((0.4, 1.0), "share of the image's area that a global view covers")
+    local_scale: Range = option((0.05, 0.4), "share of the image's area that a local view covers")
     ratio: Range = option((0.75, 4 / 3), "aspect ratio of a crop")
-    interpolation: Literal["bilinear", "bicubic"] = option("bicubic", "filter of the resize, always antialiased")
+    interpolation: Literal["bilinear", "bicubic"] = option("bicubic", "interpolation of the resize, always antialiased")
     flip: float = option(0.5, "probability of a horizontal flip")
     jitter: tuple[float, float, float, float] = option((0.4, 0.4, 0.2, 0.1), "brightness, contrast, saturation, hue")
     jitter_p: float = option(0.8, "probability of colour jitter")
@@ -74,9 +88,8 @@ class ViewsConfig:
     std: tuple[float, float, float] = option((0.229, 0.224, 0.225), "the channels are divided by it")
 
     def __post_init__(self) -> None:
-        check(self.global_size >= 1, "views.global_size", self.global_size, "1 or more pixels")
-        check(self.local_size >= 1, "views.local_size", self.local_size, "1 or more pixels")
-        check(self.local >= 0, "views.local", self.local, "0 or more views")
+        check_at_least(1, "views", self, "global_size", "local_size")
+        check_at_least(0, "views", self, "local")
         check_range("views.global_scale", self.global_scale, 1e-4, 1.0)
         check_range("views.local_scale", self.local_scale, 1e-4, 1.0)
         check_range("views.ratio", self.ratio, 0.01, 100.0)
@@ -87,13 +100,8 @@ class ViewsConfig:
                 check_share(f"views.{name}", value)
         check_range("views.blur_sigma", self.blur_sigma, 0.01, 100.0)
         check(0 < self.crop_share <= 1, "views.crop_share", self.crop_share, "a share above 0, at most 1")
-        check(
-            all(0 <= v <= 1 for v in self.jitter[:3]),
-            "views.jitter",
-            list(self.jitter),
-            "strengths from 0 to 1",
-        )
-        check(0 <= self.jitter[3] <= 0.5, "views.jitter", list(self.jitter), "a hue strength from 0 to 0.5")
+        fits = all(0 <= v <= high for v, high in zip(self.jitter, (1, 1, 1, 0.5), strict=True))
+        check(fits, "views.jitter", list(self.jitter), "three strengths from 0 to 1, a hue strength from 0 to 0.5")
         check(all(v > 0 for v in self.std), "views.std", list(self.std), "numbers above 0")
 
 
@@ -102,28 +110,26 @@ class BackboneConfig:
     """f: the network whose output is the representation."""
 
     name: str = option("resnet14_cifar", "a small ResNet (resnet8_cifar ... resnet18_cifar) or any timm ViT or ResNet")
-    patch_size: int | None = option(None, "ViT: side of a patch in pixels, when other than the name says")
-    width: int | None = option(None, "ViT: embedding width, when other than the name says")
-    depth: int | None = option(None, "ViT: number of blocks, when other than the name says")
-    heads: int | None = option(None, "ViT: attention heads, when other than the name says")
+    patch_size: int | None = option(None, "ViT: side of a patch in pixels, if not as the name says")
+    width: int | None = option(None, "ViT: embedding width, if not as the name says")
+    depth: int | None = option(None, "ViT: number of blocks, if not as the name says")
+    heads: int | None = option(None, "ViT: attention heads, if not as the name says")
     drop_path: float = option(0.0, "rate of stochastic depth in the online network")
-    weights: str | None = option(None, "file to start from: a run's encoder.safetensors, or of timm, DINO, iBOT, MoCo")
+    weights: str | None = option(None, "initial weights: an encoder.safetensors, or a file of timm, DINO, iBOT, MoCo")
 
     def __post_init__(self) -> None:
-        for name in ("patch_size", "width", "depth", "heads"):
-            value = getattr(self, name)
-            check(value is None or value >= 1, f"backbone.{name}", value, "1 or more, or null")
+        check_at_least(1, "backbone", self, "patch_size", "width", "depth", "heads")
         check(0.0 <= self.drop_path < 1.0, "backbone.drop_path", self.drop_path, "a rate from 0 to below 1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FollowerConfig:
-    """The target network: a moving average of the online one."""
+    """The target network: a moving average of the online network."""
 
-    momentum: float = option(0.9, "share of the target kept at each step, at the start")
-    momentum_end: float = option(1.0, "the same at the end; a cosine in between")
+    momentum: float = option(0.9, "share of the target kept at each step, at the start of training")
+    momentum_end: float = option(1.0, "the same at the end; cosine schedule in between")
     start: Literal["copy", "independent"] = option(
-        "copy", "the target starts as a copy of the online network or on its own"
+        "copy", "the target starts as a copy of the online network, or with its own random weights"
     )
 
     def __post_init__(self) -> None:
@@ -146,75 +152,68 @@ class TargetConfig(FollowerConfig):
 class OptimizerConfig:
     """AdamW and its schedules."""
 
-    lr: float = option(5e-4, "learning rate for a batch of 256; the real one is lr * batch_size / 256")
+    lr: float = option(5e-4, "learning rate for a batch of 256; the one used is lr * batch_size / 256")
     lr_end: float = option(1e-6, "learning rate at the end, not scaled by the batch")
     warmup_epochs: float = option(10.0, "epochs of linear warm-up; at most half of the run is used")
     weight_decay: float = option(0.04, "weight decay at the start, on matrices and filters only")
-    weight_decay_end: float = option(0.4, "weight decay at the end; a cosine in between")
-    clip: float | None = option(3.0, "largest norm of the gradient; null: no clipping")
+    weight_decay_end: float = option(0.4, "weight decay at the end; cosine schedule in between")
+    clip: float | None = option(3.0, "gradients are clipped to this norm; null: no clipping")
 
     def __post_init__(self) -> None:
-        for name in ("lr", "lr_end", "warmup_epochs", "weight_decay", "weight_decay_end"):
-            check(getattr(self, name) >= 0, f"optimizer.{name}", getattr(self, name), "0 or more")
-        check(self.clip is None or self.clip > 0, "optimizer.clip", self.clip, "a number above 0, or null")
+        check_at_least(0, "optimizer", self, "lr", "lr_end", "warmup_epochs", "weight_decay", "weight_decay_end")
+        check_positive("optimizer", self, "clip")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How long, how much at once, what is kept."""
+    """Length, batch size, checkpoints and logs."""
 
     epochs: int = option(20, "passes over the images")
     max_steps: int | None = option(None, "stop after this many steps; the schedules still run to `epochs`")
-    batch_size: int = option(256, "images a step over all processes")
-    seed: int = option(0, "every random number of the run follows from it")
-    accumulate: int = option(1, "parts in which a process takes its share of a step: less memory, the same batch")
+    batch_size: int = option(256, "images per step, over all processes")
+    seed: int = option(0, "determines every random number of the run")
+    accumulate: int = option(1, "gradient accumulation: parts per step; less memory, the same batch")
     checkpoint_every: int = option(200, "steps between checkpoints")
-    checkpoint_minutes: float | None = option(30.0, "minutes between checkpoints, if they come first; null: no limit")
-    keep: int = option(2, "checkpoints kept, the one with the best kNN not counted")
+    checkpoint_minutes: float | None = option(30.0, "minutes between checkpoints, if that is sooner; null: no limit")
+    keep: int = option(2, "checkpoints to keep, in addition to the one with the best kNN")
     log_every: int = option(10, "steps between lines of metrics.jsonl")
-    logger: Literal["none", "tensorboard", "wandb"] = option("none", "where the lines of metrics.jsonl go besides")
+    logger: Literal["none", "tensorboard", "wandb"] = option("none", "where else the lines of metrics.jsonl go")
     knn_every: int | None = option(None, "steps between kNN on a held-out tenth of the labelled images; null: never")
-    knn_pictures: int = option(20000, "labelled images of that kNN at most; only with training.knn_every")
-    encoder: Literal["last", "best"] = option("last", "the encoder left at the end: the last, or that of the best kNN")
-    on_collapse: Literal["warn", "stop"] = option(
-        "warn", "what to do when the representation collapses or the loss runs away"
+    knn_pictures: int = option(20000, "labelled images of that kNN, at most; only with training.knn_every")
+    encoder: Literal["last", "best"] = option(
+        "last", "the encoder to save at the end: the last, or that with the best kNN"
     )
+    on_collapse: Literal["warn", "stop"] = option("warn", "what to do if features collapse or the loss diverges")
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "keep", "log_every"):
-            check(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "1 or more")
-        for name in ("max_steps", "knn_every"):
-            value = getattr(self, name)
-            check(value is None or value >= 1, f"training.{name}", value, "1 or more, or null")
-        minutes = self.checkpoint_minutes
-        check(minutes is None or minutes > 0, "training.checkpoint_minutes", minutes, "a number above 0, or null")
-        check(self.knn_pictures >= 100, "training.knn_pictures", self.knn_pictures, "100 or more")
+        check_at_least(0, "training", self, "seed")
+        check_at_least(1, "training", self, "epochs", "max_steps", "batch_size", "accumulate")
+        check_at_least(1, "training", self, "checkpoint_every", "keep", "log_every", "knn_every")
+        check_positive("training", self, "checkpoint_minutes")
+        check_at_least(100, "training", self, "knn_pictures")
         if self.encoder == "best" and self.knn_every is None:
-            raise UsageError("training.encoder is 'best', which kNN decides: give training.knn_every too.")
-        check(self.seed >= 0, "training.seed", self.seed, "0 or more")
+            raise UsageError("training.encoder is 'best', which needs a kNN evaluation: set training.knn_every too.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
-    """Where it runs. These fields may change when a run is resumed."""
+    """Hardware and speed. These fields may change when a run is resumed."""
 
     accelerator: Literal["auto", "cpu", "cuda"] = option("auto", "auto: a GPU if there is one")
-    devices: int = option(1, "processes, one a device")
-    precision: Literal["32-true", "bf16-mixed", "64-true"] = option("32-true", "arithmetic of the networks")
+    devices: int = option(1, "number of processes, one per device")
+    precision: Literal["32-true", "bf16-mixed", "64-true"] = option("32-true", "precision of the networks")
     compile: Literal["none", "blocks", "whole"] = option(
-        "none", "torch.compile: blocks (of ViTs, and heads) starts in seconds, whole in a minute or more and is faster"
+        "none", "torch.compile: blocks (ViT blocks and heads) compiles in seconds; whole takes minutes and is faster"
     )
     graph: bool = option(
         False,
-        "record a step's kernels once and replay them, which small networks gain most by; only with one GPU, whole "
-        "batches, no drop_path and no checkpoint_activations",
+        "record a step as a CUDA graph and replay it, which speeds up small networks most; only with one GPU, "
+        "training.accumulate 1, no drop_path and no checkpoint_activations",
     )
-    checkpoint_activations: bool = option(False, "ViT: compute activations again in the backward pass, for less memory")
-    resident_gib: float = option(2.0, "decoded sets up to this size live on the device; larger ones are streamed")
-    nvjpeg: bool = option(
-        False, "the GPU decodes the JPEGs of a stream, for machines with few CPU cores; only with a GPU"
-    )
+    checkpoint_activations: bool = option(False, "ViT: recompute activations in the backward pass, for less memory")
+    resident_gib: float = option(2.0, "decoded image sets up to this size stay on the device; larger ones are streamed")
+    nvjpeg: bool = option(False, "decode streamed JPEGs on the GPU, for machines with few CPU cores; only with a GPU")
 
     def __post_init__(self) -> None:
-        check(self.devices >= 1, "compute.devices", self.devices, "1 or more")
-        check(self.resident_gib >= 0, "compute.resident_gib", self.resident_gib, "0 or more")
+        check_at_least(1, "compute", self, "devices")
+        check_at_least(0, "compute", self, "resident_gib")

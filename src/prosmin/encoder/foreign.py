@@ -74,7 +74,7 @@ def open_foreign(run: Path | str) -> Foreign:
     """The encoder that `timm:NAME[@FILE]` names."""
     model, file = parse_name(str(run))
     weights = None if file is None else read_weights(file)
-    if weights is not None and weights.is_our_own:
+    if weights is not None and weights.from_prosmin:
         raise UsageError(
             f"{file} is an encoder of prosmin: give its run folder {weights.file.parent} instead of {run}."
         )

@@ -1,4 +1,4 @@
-"""The methods: views in, one loss per image out. docs/extending.md tells how to add one."""
+"""The methods: views in, one loss per image out. docs/extending.md explains how to add one."""
 
 import threading
 from collections.abc import Callable
@@ -34,32 +34,32 @@ __all__ = [
 
 
 class Method(Protocol):
-    """What the loop, the checkpoints and the encoder ask of a method (an nn.Module)."""
+    """What the loop, the checkpoints and the encoder need from a method (an nn.Module)."""
 
     online: nn.Module
     target: nn.Module
     spans_batch: bool
-    """Whether an image's loss depends on the other images, so that a batch cannot be taken in parts."""
+    """Whether an image's loss depends on the other images, so that a batch cannot be split."""
 
     def __call__(self, views: Views, draws: Draws) -> Output:
         """Score the views of a batch."""
 
     def update(self, statistics: dict[str, Tensor], *, momentum: float) -> None:
-        """Follow the online network after its update."""
+        """Update the target after an optimizer step of the online network."""
 
     def encode(self, x: Tensor) -> Embedding:
         """Embed evaluation views, (N, 3, h, w)."""
 
 
-_ASKED = ("online", "target", "spans_batch", "update", "encode")
+_REQUIRED = ("online", "target", "spans_batch", "update", "encode")
 
 
 @runtime_checkable
 class Observes(Protocol):
-    """What a method may offer beside: what its forecasts were made for, so that they can be held against it."""
+    """A method that forecasts: it also returns the embeddings to compare forecasts with."""
 
     def observe(self, x: Tensor) -> Tensor:
-        """The embeddings that forecasts are scored against, of views (N, 3, h, w): (N, K) as `encode`'s mean."""
+        """Views (N, 3, h, w) -> the target's embeddings (N, K), comparable to `encode`'s mean."""
 
 
 METHODS: dict[str, Callable[[Config], nn.Module]] = {
@@ -71,9 +71,9 @@ METHODS: dict[str, Callable[[Config], nn.Module]] = {
 
 
 class _Float32Default:
-    """In its block torch takes float32 where no dtype is named, whatever the program around it has set.
+    """Within the block torch's default dtype is float32, whatever the calling program has set.
 
-    That is one setting for all threads: the first to come in changes it, the last to leave puts it back.
+    The setting is shared by all threads: the first to enter changes it, the last to leave restores it.
     """
 
     def __init__(self) -> None:
@@ -99,18 +99,18 @@ float32_default = _Float32Default()
 
 
 def build_method(config: Config) -> nn.Module:
-    """The method with the weights its seed gives, whatever was drawn before."""
+    """The method named in the configuration; its initial weights depend on the seed alone."""
     method = seeded(partial(METHODS[config.method.name], config), config)
-    if missing := [name for name in _ASKED if not hasattr(method, name)]:
+    if missing := [name for name in _REQUIRED if not hasattr(method, name)]:
         raise ProsminError(
-            f"The method {config.method.name} has no {', '.join(missing)}; asked of every method: {', '.join(_ASKED)} "
+            f"The method {config.method.name} has no {', '.join(missing)}; every method needs {', '.join(_REQUIRED)} "
             "(docs/extending.md)."
         )
     return method
 
 
 def seeded(build: Callable[[], nn.Module], config: Config) -> nn.Module:
-    """What `build` makes of the random numbers that a configuration's seed gives for weights."""
+    """The network that `build` returns, initialised from the configuration's seed."""
     with float32_default, torch.random.fork_rng(devices=[]):
         torch.manual_seed(randomness.key(config.training.seed, 0, "weights"))
         return build()

@@ -1,7 +1,7 @@
 """DINO: the online network predicts which of K prototypes the target sees in another view of the image.
 
 Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021. The target's outputs are
-centred, so that no prototype wins everywhere, and sharpened, so that they are not all alike: together the two
+centred, so that no prototype wins everywhere, and sharpened, so that they are not uniform: together the two
 prevent collapse.
 """
 
@@ -13,7 +13,7 @@ from prosmin.data.views import Views
 from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.models.centre import Centre, batch_mean
 from prosmin.models.heads import Embedder
-from prosmin.models.target import Frozen, freeze, make_target, put_back, update_target
+from prosmin.models.target import Frozen, freeze, make_target, restore, update_target
 
 
 def warmed_up(epoch: float, *, start: float, end: float, epochs: float) -> float:
@@ -37,7 +37,7 @@ def cross_entropies(online: Tensor, probabilities: Tensor, *, temperature: float
 
 
 class ViewDistillation(nn.Module):
-    """DINO's loss; a module, so that it compiles like the networks."""
+    """DINO's loss, as a module so that it is compiled with the networks."""
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class ViewDistillation(nn.Module):
 
 
 class DINO(nn.Module):
-    """f and g online; f, g and the centre as target."""
+    """Online: f and g. Target: f, g and the centre."""
 
     spans_batch = False
 
@@ -85,22 +85,17 @@ class DINO(nn.Module):
         )
 
     def last_weights(self) -> list[nn.Parameter]:
-        """The weights that stay where they started during the first epochs."""
+        """The weights that are frozen during the first epochs."""
         return [self.online.projector.last.weight]
 
     def target_temperature(self, epoch: float) -> float:
         """The target's temperature at an epoch."""
-        loss = self.loss
-        return warmed_up(
-            epoch,
-            start=loss.target_temperature_start,
-            end=loss.target_temperature,
-            epochs=loss.temperature_warmup_epochs,
-        )
+        ends = {"start": self.loss.target_temperature_start, "end": self.loss.target_temperature}
+        return warmed_up(epoch, **ends, epochs=self.loss.temperature_warmup_epochs)
 
     def update(self, statistics: dict[str, Tensor], *, momentum: float) -> None:
-        """Follow the online network and the batch."""
-        put_back(self.frozen)
+        """Move the target towards the online network, the centre towards the batch mean."""
+        restore(self.frozen)
         update_target(self.target, self.online, momentum=momentum)
         self.centre.update(statistics["centre"])
 
@@ -111,7 +106,7 @@ class DINO(nn.Module):
 
 
 def freeze_for(epochs: float, weights: list[nn.Parameter], draws: Draws) -> Frozen | None:
-    """The weights as they are, to be put back after a step of the first epochs."""
+    """The current weights, to be restored after each step of the first epochs."""
     if not epochs:
         return None
     return freeze(weights, draws.scalar("last layer frozen", lambda epoch: float(epoch < epochs)))

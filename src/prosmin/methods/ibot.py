@@ -1,8 +1,8 @@
-"""iBOT: DINO on class tokens, and on the patches that the online network does not see.
+"""iBOT: DINO on class tokens and on patches that are hidden from the online network.
 
 Zhou et al., iBOT: Image BERT Pre-Training with Online Tokenizer, 2022. Global views reach the online network
-with blocks of patches hidden; for each hidden patch it predicts the prototypes that the target, which sees
-all patches, finds there.
+with blocks of patches hidden; for each hidden patch it predicts the prototypes of the target, which sees
+all patches.
 """
 
 import torch
@@ -18,12 +18,12 @@ from prosmin.models.backbones import build_backbone
 from prosmin.models.centre import Centre, batch_mean
 from prosmin.models.heads import build_projector
 from prosmin.models.masking import BlockMasks
-from prosmin.models.target import Frozen, make_target, put_back, update_target
+from prosmin.models.target import Frozen, make_target, restore, update_target
 from prosmin.models.vit import encode, vit_tokens
 
 
 class TokenEmbedder(nn.Module):
-    """f and g of class and patch tokens, and the token that stands for a hidden patch."""
+    """f and g of class and patch tokens, and the token that replaces a hidden patch."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -36,10 +36,9 @@ class TokenEmbedder(nn.Module):
     def forward(
         self, groups: list[Tensor], mask: Tensor | None = None, chosen: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Groups of views -> features (N, D), embedding (N, K), and of the first group patches (n, M, K).
+        """Groups of views -> features (N, D), embedding (N, K), patch embeddings of the first group (n, M, K).
 
-        mask (n, P): what is hidden in the first group. chosen (n, M): which of its patches are embedded, all
-        P without it. The other groups give their class tokens only.
+        mask (n, P): the hidden patches of the first group. chosen (n, M): the patches to embed (default: all P).
         """
         first, patches = vit_tokens(self.backbone, groups[0], mask, self.mask_token)  # (n, D), (n, P, D)
         features = torch.cat([first, *(encode(self.backbone, x) for x in groups[1:])])  # (N, D)
@@ -54,13 +53,13 @@ class TokenEmbedder(nn.Module):
         return features, embedding, projected.unflatten(0, (n, M))
 
     def last_weights(self) -> list[nn.Parameter]:
-        """The weights that stay where they started during the first epochs."""
+        """The weights that are frozen during the first epochs."""
         projectors = [self.projector, self.patch_projector]
         return [projector.last.weight for projector in projectors if projector is not None]
 
 
 class PatchDistillation(nn.Module):
-    """The loss of hidden patches; a module, so that it compiles like the networks."""
+    """The loss of hidden patches, as a module so that it is compiled with the networks."""
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
@@ -79,7 +78,7 @@ class PatchDistillation(nn.Module):
 
 
 class IBOT(nn.Module):
-    """f and g online; f, g and a centre each for class and patch tokens as target."""
+    """Online: f and g. Target: f, g, one centre for class tokens and one for patch tokens."""
 
     spans_batch = False
 
@@ -122,10 +121,9 @@ class IBOT(nn.Module):
         )
 
     def hide(self, views: int, draws: Draws) -> tuple[Tensor, Tensor]:
-        """What is hidden in each global view, (G B, P), and M patches that hold all of it, (G B, M).
+        """The mask of each global view, (G B, P), and M patches that include all hidden ones, (G B, M).
 
-        M is the most a view can hide, so that the loss works on as few patches as possible without a shape
-        that depends on the masks.
+        M is the largest number a view can hide: the loss then works on few patches, and no shape depends on the masks.
         """
         numbers = draws.uniform("masks", views * self.masks.numbers)  # (B, G n)
         mask = self.masks(numbers.unflatten(1, (views, -1)).transpose(0, 1).flatten(0, 1))  # (G B, P)
@@ -134,19 +132,17 @@ class IBOT(nn.Module):
 
     def target_temperature(self, epoch: float) -> float:
         """The target's temperature for class tokens at an epoch."""
-        loss = self.loss
-        ends = {"start": loss.target_temperature_start, "end": loss.target_temperature}
-        return warmed_up(epoch, **ends, epochs=loss.temperature_warmup_epochs)
+        ends = {"start": self.loss.target_temperature_start, "end": self.loss.target_temperature}
+        return warmed_up(epoch, **ends, epochs=self.loss.temperature_warmup_epochs)
 
     def patch_temperature(self, epoch: float) -> float:
         """The target's temperature for patch tokens at an epoch."""
-        loss = self.loss
-        ends = {"start": loss.patch_temperature_start, "end": loss.patch_temperature}
-        return warmed_up(epoch, **ends, epochs=loss.temperature_warmup_epochs)
+        ends = {"start": self.loss.patch_temperature_start, "end": self.loss.patch_temperature}
+        return warmed_up(epoch, **ends, epochs=self.loss.temperature_warmup_epochs)
 
     def update(self, statistics: dict[str, Tensor], *, momentum: float) -> None:
-        """Follow the online network and the batch."""
-        put_back(self.frozen)
+        """Move the target towards the online network, the centres towards the batch means."""
+        restore(self.frozen)
         update_target(self.target, self.online, momentum=momentum)
         self.centre.update(statistics["centre"])
         self.patch_centre.update(statistics["patch_centre"])
@@ -162,7 +158,7 @@ def _build_masks(grid: tuple[int, int], loss: IbotLoss) -> BlockMasks:
     if masks.most < 1:
         raise UsageError(
             f"loss.mask_ratio is {list(loss.mask_ratio)}, which hides none of the {grid[0]} x {grid[1]} "
-            "patches of a view. Give a larger ratio, larger views.global_size or smaller backbone.patch_size."
+            "patches of a view. Use a larger ratio, a larger views.global_size or a smaller backbone.patch_size."
         )
     return masks
 
@@ -173,11 +169,11 @@ def _take(tokens: Tensor, chosen: Tensor) -> Tensor:
 
 
 def build_vit(config: Config) -> VisionTransformer:
-    """The backbone of a method that works on patch tokens."""
+    """The backbone of a method that needs patch tokens."""
     vit = build_backbone(config.backbone, image_size=config.views.global_size)
     if isinstance(vit, VisionTransformer):
         return vit
     raise UsageError(
-        f"method.name {config.method.name!r} works on the patch tokens of a ViT; backbone.name is "
+        f"method.name {config.method.name!r} needs the patch tokens of a ViT; backbone.name is "
         f"{config.backbone.name!r}. Choose a vit_* name, such as vit_tiny_patch16_224, or another method."
     )

@@ -1,4 +1,4 @@
-"""MoCo v3: a query must be more like the key of its image's other view than like any other image's key.
+"""MoCo v3: a query must be more similar to the key of its image's other view than to any other image's key.
 
 Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021. Two views and no
 queue: the other images of the batch, of all processes, are the negatives.
@@ -40,7 +40,7 @@ class KeyEncoder(nn.Module):
         features: int = self.backbone.num_features  # type: ignore[assignment]
         self.projector = batchnorm_mlp([features, heads.hidden, heads.hidden, heads.dim])
         if isinstance(self.backbone, VisionTransformer):
-            begin_as_published(self.backbone)
+            initialise_as_published(self.backbone)
         _freeze_patch_embedding(self.backbone, config)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,26 +50,26 @@ class KeyEncoder(nn.Module):
 
 
 class Contrast(nn.Module):
-    """The symmetric InfoNCE loss; a module, so that it compiles like the networks."""
+    """The symmetric InfoNCE loss, as a module so that it is compiled with the networks."""
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
         self.temperature = temperature
 
-    def forward(self, queries: Tensor, keys: Tensor, own: Tensor) -> Tensor:
-        """2 temperature * sum over both views of the cross-entropy of picking the own key of the other view.
+    def forward(self, queries: Tensor, keys: Tensor, rows: Tensor) -> Tensor:
+        """2 temperature * sum over both views of the cross-entropy of picking the right key of the other view.
 
-        unit queries (2, B, K), unit keys (2, N, K), own (B,): the row of each image's key -> (B,). The
-        factor keeps the size of the gradient about the same at every temperature.
+        unit queries (2, B, K), unit keys (2, N, K), rows (B,) of the right keys -> (B,). The factor keeps the
+        size of the gradient about the same at every temperature.
         """
         with torch.autocast(queries.device.type, enabled=False):
             logits = torch.einsum("gbk,gnk->gbn", queries, keys.flip(0)) / self.temperature  # (2, B, N)
-            hits = logits.gather(2, own.expand(2, -1)[..., None])[..., 0]  # (2, B)
+            hits = logits.gather(2, rows.expand(2, -1)[..., None])[..., 0]  # (2, B)
             return 2.0 * self.temperature * (logits.logsumexp(-1) - hits).sum(0)
 
 
 class MoCoV3(nn.Module):
-    """f, projector and predictor online; f and projector as target, the momentum encoder."""
+    """Online: f, projector and predictor. Target (the momentum encoder): f and projector."""
 
     spans_batch = True
 
@@ -77,8 +77,7 @@ class MoCoV3(nn.Module):
         super().__init__()
         if config.views.local:
             raise UsageError(
-                f"views.local is {config.views.local}; MoCo v3 compares the two global views and takes no "
-                "local ones: set views.local to 0."
+                f"views.local is {config.views.local}; MoCo v3 uses the two global views only: set views.local to 0."
             )
         heads = config.heads
         self.online = KeyEncoder(config)
@@ -95,15 +94,14 @@ class MoCoV3(nn.Module):
         with torch.no_grad():
             keys = _unit(self.target(x)[1]).unflatten(0, (G, B))  # (G, B, K)
         all_keys, first = gather_rows(keys)  # (G, N, K)
-        own = torch.arange(first, first + B, device=x.device)  # (B,)
         return Output(
-            losses=self.contrast(queries, all_keys, own),
+            losses=self.contrast(queries, all_keys, torch.arange(first, first + B, device=x.device)),
             observed={"features": features.detach(), "target": keys},
             statistics={},
         )
 
     def update(self, statistics: dict[str, Tensor], *, momentum: float) -> None:
-        """Follow the online network."""
+        """Move the target towards the online network."""
         update_target(self.target, self.online, momentum=momentum)
 
     def encode(self, x: Tensor) -> Embedding:
@@ -118,11 +116,11 @@ def _unit(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def begin_as_published(vit: VisionTransformer) -> None:
-    """Give a ViT the fixed positions and the weights that MoCo v3's ViTs begin with, in place.
+def initialise_as_published(vit: VisionTransformer) -> None:
+    """Give a ViT the fixed position embedding and the initial weights of MoCo v3, in place.
 
-    Its patch embedding may stay as it was drawn because the rest is drawn to suit it: tokens and positions are of one
-    size. With timm's own start positions are thirty times smaller than such tokens, and hardly seen at first.
+    They let the patch embedding stay random: tokens and positions have the same size. With timm's initialisation
+    positions are thirty times smaller than tokens.
     """
     for name, module in vit.named_modules():
         if isinstance(module, nn.Linear):
@@ -139,23 +137,23 @@ def begin_as_published(vit: VisionTransformer) -> None:
         vit.cls_token.normal_(std=1e-6)
     if vit.pos_embed is not None:
         rows, columns = vit.patch_embed.grid_size
-        places = positions(rows, columns, vit.pos_embed.shape[2])
-        vit.pos_embed.zero_()[0, -len(places) :] = places  # class and register tokens have no place
+        places = sincos_positions(rows, columns, vit.pos_embed.shape[2])
+        vit.pos_embed.zero_()[0, -len(places) :] = places  # class and register tokens have no position
         vit.pos_embed.requires_grad_(False)
 
 
 def _draw(weight: Tensor, widths: int) -> None:
-    """Uniform, so that signals forth and back keep their size between layers of these widths together (Xavier)."""
+    """Uniform Xavier initialisation; `widths` is the sum of input and output width."""
     bound = (6 / widths) ** 0.5
     weight.uniform_(-bound, bound)
 
 
-def positions(rows: int, columns: int, width: int) -> Tensor:
+def sincos_positions(rows: int, columns: int, width: int) -> Tensor:
     """Sines and cosines of a patch's column and row at rates from 1 to 1/10,000, row by row: (rows columns, width)."""
     if width % 4:
         raise UsageError(
-            f"The backbone's width is {width}; MoCo v3's positions are sines and cosines of two coordinates: "
-            "allowed is a multiple of 4 (backbone.width)."
+            f"backbone.width is {width}; allowed: a multiple of 4, because MoCo v3's position embedding is sines "
+            "and cosines of two coordinates."
         )
     rates = 10_000.0 ** -(torch.arange(width // 4) / (width // 4))
     y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
@@ -164,11 +162,11 @@ def positions(rows: int, columns: int, width: int) -> Tensor:
 
 
 def _freeze_patch_embedding(backbone: nn.Module, config: Config) -> None:
-    """Leave a ViT's first layer as it was drawn: training it is unstable (the paper, section 4)."""
-    wanted = config.heads.freeze_patch_embedding
+    """Keep a ViT's first layer at its random start: training it is unstable (the paper, section 4)."""
+    freeze = config.heads.freeze_patch_embedding
     if isinstance(backbone, VisionTransformer):
-        backbone.patch_embed.requires_grad_(wanted is False)
-    elif wanted is not None:
+        backbone.patch_embed.requires_grad_(freeze is False)
+    elif freeze is not None:
         raise UsageError(
             f"heads.freeze_patch_embedding is for a ViT; backbone.name is {config.backbone.name!r}. Leave it out."
         )

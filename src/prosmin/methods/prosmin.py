@@ -1,7 +1,7 @@
-"""ProSMIN: the online network forecasts the target's embedding as a Gaussian, a proper scoring rule is the loss.
+"""ProSMIN: the online network forecasts the target's embedding as a Gaussian; the loss is a proper scoring rule.
 
-Vahidi et al., Probabilistic Self-supervised Learning via Scoring Rules Minimization, 2023. docs/scoring.md tells where
-this differs from the paper and why.
+Vahidi et al., Probabilistic Self-supervised Learning via Scoring Rules Minimization, 2023. docs/scoring.md explains
+where this differs from the paper and why.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from prosmin.config import Config, ProsminLoss
 from prosmin.data.views import Views
-from prosmin.methods.identification import Identification, held_still
+from prosmin.methods.identification import Identification, constant
 from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.models.batchnorm import gather_rows
 from prosmin.models.centre import Centre, batch_mean
@@ -21,7 +21,7 @@ from prosmin.scoring import median_bandwidth, noise_count, view_scores
 
 
 class ForecastNoise(nn.Module):
-    """The normal numbers of the samples; a module, so that it compiles like the networks."""
+    """The normal numbers of the samples, as a module so that it is compiled with the networks."""
 
     def forward(self, streams: Streams, shape: tuple[int, int, int]) -> Tensor:
         """The streams of B images, shape (V, S', K) -> (V, B, S', K)."""
@@ -29,21 +29,11 @@ class ForecastNoise(nn.Module):
 
 
 class ForecastScore(nn.Module):
-    """The scoring rule over all views and targets of a batch; a module, so that it compiles like the networks."""
+    """The scoring rule over all views and targets of a batch, as a module so that it is compiled with the networks."""
 
     def __init__(self, loss: ProsminLoss) -> None:
         super().__init__()
-        names = (
-            "rule",
-            "norm",
-            "pairs",
-            "estimator",
-            "beta",
-            "lam",
-            "samples",
-            "antithetic",
-            "absolute",
-        )
+        names = ("rule", "norm", "pairs", "estimator", "beta", "lam", "samples", "antithetic", "absolute")
         self.settings = {name: getattr(loss, name) for name in names}
 
     def forward(
@@ -61,14 +51,14 @@ class ForecastScore(nn.Module):
 
 
 class ProSMIN(nn.Module):
-    """f, g, q online; f, g and the centre as target."""
+    """Online: f, g and q. Target: f, g and the centre."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.loss: ProsminLoss = config.loss
-        # The kernel's bandwidth, where none is given, is the median distance between the batch's targets.
-        self.asks_batch = config.loss.rule == "kernel" and config.loss.bandwidth is None
-        self.spans_batch = self.asks_batch or config.loss.identification > 0
+        # Without a given bandwidth the kernel uses the median distance between the batch's targets.
+        self.bandwidth_from_batch = config.loss.rule == "kernel" and config.loss.bandwidth is None
+        self.spans_batch = self.bandwidth_from_batch or config.loss.identification > 0
         self.noise = ForecastNoise()
         self.scorer = ForecastScore(config.loss)
         self.identification = Identification(config.loss.temperature)
@@ -107,27 +97,29 @@ class ProSMIN(nn.Module):
         if loss.target_views == "one":
             chosen = (draws.uniform("target view", 1)[:, 0] * len(target)).long()  # (B,)
             weights = weights * F.one_hot(chosen, len(target)).T.to(weights)
-        bandwidth = median_bandwidth(gather_rows(target)[0], validate=False) if self.asks_batch else loss.bandwidth
+        bandwidth: float | Tensor | None = loss.bandwidth
+        if self.bandwidth_from_batch:
+            bandwidth = median_bandwidth(gather_rows(target)[0], validate=False)
         return self.scorer(mean, scale, target, noise, weights, bandwidth)
 
     def identify(self, t: Tensor, target: Tensor) -> Tensor:
-        """How badly an image's target is told from the batch's: t (V B, K), target (G, B, K) -> (B,)."""
-        with held_still(self.predictor):
+        """The identification loss: t (V B, K), target (G, B, K) -> (B,)."""
+        with constant(self.predictor):
             mean = self.predictor(t)[0].unflatten(0, (-1, target.shape[1]))  # (V, B, K)
         targets, first = gather_rows(target)  # (G, N, K)
-        own = torch.arange(first, first + target.shape[1], device=t.device)
+        rows = torch.arange(first, first + target.shape[1], device=t.device)
         weights = self.pairs(len(mean), target)
-        return (weights * self.identification(mean, targets, own)).sum((0, 1)) / weights.sum((0, 1))
+        return (weights * self.identification(mean, targets, rows)).sum((0, 1)) / weights.sum((0, 1))
 
     def pairs(self, views: int, target: Tensor) -> Tensor:
-        """Which view meets which target: (V, G, B) of ones, zeros where a view would meet its own."""
+        """Weights (V, G, B) of pairs of views and targets: 1, or 0 for the same view if `same_view` is false."""
         weights = torch.ones(views, *target.shape[:2], dtype=target.dtype, device=target.device)
         if self.loss.same_view:
             return weights
         return weights - torch.eye(views, len(target), dtype=target.dtype, device=target.device)[..., None]
 
     def update(self, statistics: dict[str, Tensor], *, momentum: float) -> None:
-        """Follow the online network and the batch."""
+        """Move the target towards the online network, the centre towards the batch mean."""
         update_target(self.target, self.online, momentum=momentum)
         self.centre.update(statistics["centre"])
 
@@ -138,5 +130,5 @@ class ProSMIN(nn.Module):
         return Embedding(features, mean, scale)
 
     def observe(self, x: Tensor) -> Tensor:
-        """What a forecast is scored against: the target's centred embeddings of views, (N, 3, h, h) -> (N, K)."""
+        """The embeddings that forecasts are scored against: views (N, 3, h, h) -> centred (N, K)."""
         return self.centre(self.target([x])[1])

@@ -12,7 +12,7 @@ from torch import nn
 from prosmin.config import BackboneConfig, Config
 from prosmin.errors import UsageError
 from prosmin.models.resnet import RESNETS, SmallResNet
-from prosmin.models.vit import quicken
+from prosmin.models.vit import speed_up
 
 
 def build_backbone(config: BackboneConfig, *, image_size: int) -> nn.Module:
@@ -20,33 +20,32 @@ def build_backbone(config: BackboneConfig, *, image_size: int) -> nn.Module:
     if config.name in RESNETS:
         _refuse_vit_options(config)
         if config.drop_path:
-            raise UsageError(f"backbone.drop_path is for timm models; {config.name} has none. Leave it at 0.")
+            raise UsageError(f"backbone.drop_path is for timm models; backbone.name is {config.name!r}. Leave it at 0.")
         return SmallResNet(*RESNETS[config.name])
     if not timm.is_model(config.name):
-        known = ", ".join(RESNETS)
         raise UsageError(
-            f"backbone.name is {config.name!r}; allowed: {known}, "
+            f"backbone.name is {config.name!r}; allowed: {', '.join(RESNETS)}, "
             "or a name from timm.list_models('vit_*') or timm.list_models('resnet*')."
         )
     if not is_vit(config.name):
         _refuse_vit_options(config)
     options = vit_options(config, image_size)
-    if config.drop_path:  # some networks do not know the word
+    if config.drop_path:  # some networks do not take the argument
         options["drop_path_rate"] = config.drop_path
     try:
         network = timm.create_model(config.name, num_classes=0, **options)
     except TypeError as error:
-        raise UsageError(f"backbone.name is {config.name!r}, which timm cannot build so: {error}.") from None
-    return quicken(network) if isinstance(network, VisionTransformer) else network
+        raise UsageError(f"timm cannot build backbone.name {config.name!r} with these options: {error}.") from None
+    return speed_up(network) if isinstance(network, VisionTransformer) else network
 
 
 def is_vit(name: str) -> bool:
-    """Whether timm's name is one of its plain ViTs, as those of DINO and DeiT are."""
+    """Whether timm's name is one of its plain ViTs, such as those of DINO and DeiT."""
     return is_model_in_modules(name, {"vision_transformer", "deit"})
 
 
 def check_views(backbone: nn.Module, config: Config) -> None:
-    """An error where the network cannot take the views, or gives something else than one vector an image."""
+    """Raise an error if the network cannot take the views, or does not give one vector per image."""
     views = config.views
     weights = next(backbone.parameters())
     backbone.eval()
@@ -54,22 +53,22 @@ def check_views(backbone: nn.Module, config: Config) -> None:
         side = getattr(views, field)
         try:
             with torch.no_grad():
-                found = backbone(weights.new_zeros(1, 3, side, side))
+                output = backbone(weights.new_zeros(1, 3, side, side))
         except (AssertionError, RuntimeError, ValueError, TypeError, IndexError) as error:
             raise UsageError(
                 f"{config.backbone.name} cannot take views of {side} pixels (views.{field}): {error}. "
-                "Give another size, or another backbone.name."
+                "Choose another size, or another backbone.name."
             ) from None
-        if found.shape != (1, backbone.num_features):
+        if output.shape != (1, backbone.num_features):
             raise UsageError(
-                f"backbone.name is {config.backbone.name!r}, which gives {tuple(found.shape)} for an image "
-                f"where one vector of {backbone.num_features} is wanted. Choose another."
+                f"backbone.name is {config.backbone.name!r}, whose output for one image has shape "
+                f"{tuple(output.shape)}; allowed: (1, {backbone.num_features}). Choose another backbone."
             )
     backbone.train()
 
 
 def vit_options(config: BackboneConfig, image_size: int) -> dict[str, Any]:
-    """What timm builds a ViT's weights and their meaning by; of other networks nothing."""
+    """The arguments that timm needs to build a ViT; empty for other networks."""
     if not is_vit(config.name):
         return {}
     options = {
@@ -79,14 +78,14 @@ def vit_options(config: BackboneConfig, image_size: int) -> dict[str, Any]:
         "num_heads": config.heads,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    # dynamic_img_size: the position embedding is interpolated, so that local views pass through the same network.
+    # dynamic_img_size: the position embedding is interpolated for local views, which are smaller.
     return {"img_size": image_size, "dynamic_img_size": True, **given}
 
 
 def is_recordable(backbone: nn.Module) -> bool:
-    """Whether all that its forward pass makes is made on the device, as a CUDA graph needs it.
+    """Whether a CUDA graph can record it: its forward pass creates all tensors on the device.
 
-    Networks of these kinds do. Others may make a table on the host in every pass, which a recording refuses or garbles.
+    Other networks may create a tensor on the host in every pass, which breaks a recording.
     """
     return isinstance(backbone, SmallResNet | ResNet | VisionTransformer)
 
@@ -96,15 +95,15 @@ def _refuse_vit_options(config: BackboneConfig) -> None:
         if getattr(config, name) is not None:
             raise UsageError(
                 f"backbone.{name} is for a ViT; backbone.name is {config.name!r}. "
-                "Choose a vit_* or deit_* name or leave it out."
+                "Choose a vit_* or deit_* name, or leave it out."
             )
 
 
 def checkpoint_activations(backbone: nn.Module) -> None:
-    """Let a ViT keep the activations between its blocks only and compute the others again in the backward pass."""
+    """Let a ViT keep only the activations between its blocks and recompute the others in the backward pass."""
     if not isinstance(backbone, VisionTransformer):
         raise UsageError(
-            "compute.checkpoint_activations is for ViTs: a ResNet's second pass would count twice in its BatchNorm's "
-            "running statistics. Leave it out, or use training.accumulate."
+            "compute.checkpoint_activations is true; allowed for ViTs only: the second forward pass of a ResNet would "
+            "count twice in BatchNorm's running statistics. Leave it out, or use training.accumulate."
         )
     backbone.set_grad_checkpointing(True)

@@ -1,4 +1,4 @@
-"""Across processes: BatchNorm over the global batch, and rows gathered from all processes."""
+"""Several processes: BatchNorm over the global batch, and rows gathered from all processes."""
 
 import torch
 import torch.distributed as dist
@@ -9,14 +9,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from prosmin.errors import UsageError
 
 
-class _FromProcesses(torch.autograd.Function):
-    """The tensors of all processes, one below the other, with their gradient: (...) -> (processes, ...)."""
+class _AllGather(torch.autograd.Function):
+    """The tensors of all processes, stacked, with gradient: (...) -> (processes, ...)."""
 
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:
-        found = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(found, x.contiguous())
-        return torch.stack(found)
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, x.contiguous())
+        return torch.stack(parts)
 
     @staticmethod
     def backward(ctx: object, *gradients: Tensor) -> Tensor:
@@ -26,23 +26,24 @@ class _FromProcesses(torch.autograd.Function):
 
 
 class GlobalBatchNorm(_BatchNorm):
-    """BatchNorm1d and BatchNorm2d alike, (B, C) or (B, C, h, w); every process must hold as many images."""
+    """BatchNorm of (B, C) or (B, C, h, w); every process must have the same number of images."""
 
     def _check_input_dim(self, input: Tensor) -> None:
         assert input.ndim in (2, 4)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise by the statistics of the global batch in training, by the running ones otherwise."""
+        """Normalise by the statistics of the global batch in training, by the running statistics otherwise."""
         if not self.training or not dist.is_initialized():
             return super().forward(input)
         wide = input if input.dtype == torch.float64 else input.float()
         over = [0, *range(2, input.ndim)]
         variances, means = torch.var_mean(wide, over, correction=0)
-        means, variances = _FromProcesses.apply(torch.stack([means, variances])).unbind(1)  # (processes, C) each
+        means, variances = _AllGather.apply(torch.stack([means, variances])).unbind(1)  # (processes, C) each
         mean = means.mean(0)
-        # Within the processes and between them: a mean square less the squared mean would lose a small spread.
+        # Variance within plus between processes: E[x^2] - E[x]^2 would lose the digits of a small variance.
         variance = variances.mean(0) + (means - mean).square().mean(0)
-        self._follow(mean.detach(), variance.detach(), count=wide.numel() // wide.shape[1] * dist.get_world_size())
+        count = wide.numel() // wide.shape[1] * dist.get_world_size()
+        self._update_running(mean.detach(), variance.detach(), count=count)
         shape = (1, -1, *([1] * (input.ndim - 2)))
         normal = (wide - mean.view(shape)) * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
@@ -50,8 +51,8 @@ class GlobalBatchNorm(_BatchNorm):
         return normal.to(input.dtype)
 
     @torch.no_grad()
-    def _follow(self, mean: Tensor, variance: Tensor, *, count: int) -> None:
-        """Move the running statistics, with the unbiased variance, as torch does."""
+    def _update_running(self, mean: Tensor, variance: Tensor, *, count: int) -> None:
+        """Update the running statistics, with the unbiased variance, as torch does."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.momentum is not None
@@ -62,7 +63,7 @@ class GlobalBatchNorm(_BatchNorm):
 
 
 class GlobalBatchNormAct(GlobalBatchNorm):
-    """timm's BatchNorm with what follows it: `drop` and `act`."""
+    """The counterpart of timm's BatchNorm with dropout and activation."""
 
     drop: nn.Module
     act: nn.Module
@@ -72,26 +73,26 @@ class GlobalBatchNormAct(GlobalBatchNorm):
         return self.act(self.drop(super().forward(input)))
 
 
-TWINS: dict[type, type[GlobalBatchNorm]] = {
+REPLACEMENTS: dict[type, type[GlobalBatchNorm]] = {
     nn.BatchNorm1d: GlobalBatchNorm,
     nn.BatchNorm2d: GlobalBatchNorm,
     BatchNormAct2d: GlobalBatchNormAct,
 }
-"""By type, not by its subclasses, which may do more."""
+"""By exact type: a subclass may compute something else."""
 
 
 def synchronise_batchnorm(module: nn.Module) -> None:
-    """Replace every BatchNorm below `module`, keeping parameters, buffers and names; unknown kinds are refused."""
+    """Replace every BatchNorm below `module`, keeping parameters, buffers and names; refuse unknown kinds."""
     for name, child in list(module.named_children()):
-        if type(child) in TWINS:
+        if type(child) in REPLACEMENTS:
             assert isinstance(child, _BatchNorm)
-            kind = TWINS[type(child)]
-            twin = kind(child.num_features, eps=child.eps, momentum=child.momentum, affine=child.affine)
-            twin.__dict__.update(child.__dict__)  # the very same parameters and buffers
-            setattr(module, name, twin)
+            kind = REPLACEMENTS[type(child)]
+            shared = kind(child.num_features, eps=child.eps, momentum=child.momentum, affine=child.affine)
+            shared.__dict__.update(child.__dict__)  # the same parameters and buffers
+            setattr(module, name, shared)
         elif isinstance(child, _BatchNorm) and not isinstance(child, GlobalBatchNorm):
             raise UsageError(
-                f"This backbone normalises by {type(child).__name__}, whose statistics cannot be shared by several "
+                f"This backbone uses {type(child).__name__}, whose statistics cannot be computed over several "
                 "processes. Train it in one process, or choose another backbone."
             )
         else:
@@ -100,9 +101,9 @@ def synchronise_batchnorm(module: nn.Module) -> None:
 
 @torch.no_grad()
 def gather_rows(x: Tensor) -> tuple[Tensor, int]:
-    """The rows of every process in the order of their ranks, and the number of the first row of this one.
+    """The rows of all processes in rank order, and the index of this process's first row.
 
-    (..., B, K) -> (..., N, K) without gradient; N is B times the processes, which hold as many rows each.
+    (..., B, K) -> (..., N, K) without gradient, N = B * processes.
     """
     if not dist.is_initialized():
         return x, 0

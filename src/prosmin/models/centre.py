@@ -1,4 +1,4 @@
-"""The centre: a moving average of the target's raw outputs, taken off them before they are scored."""
+"""The centre: a moving average of the target's raw outputs, subtracted from them before scoring."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 class Centre(nn.Module):
     """centre = momentum * centre + (1 - momentum) * mean of the RAW outputs.
 
-    From centred outputs, as in the published ProSMIN code, it would settle at half the mean.
+    The published ProSMIN code averages the centred outputs instead, which converges to half the mean.
     """
 
     value: Tensor
@@ -28,5 +28,5 @@ class Centre(nn.Module):
 
 
 def batch_mean(raw: Tensor) -> Tensor:
-    """What the centre follows: the mean over views and images, (G, B, ..., K) -> (K,), not rounded to bfloat16."""
+    """The mean over views and images in float32 or wider, (G, B, ..., K) -> (K,)."""
     return raw.flatten(0, -2).mean(0, dtype=torch.promote_types(raw.dtype, torch.float32))

@@ -12,7 +12,8 @@ from prosmin.models.vit import encode
 class UnitLinear(nn.Module):
     """A linear layer whose rows have length one: the weight-normalised last layer of DINO's head.
 
-    Only directions count, but a step turns a longer row less. `as_plain`: rows begin as long as those of nn.Linear.
+    The output depends on directions only, but a step rotates a longer row less. `as_plain`: rows start with the length
+    they have in nn.Linear.
     """
 
     def __init__(self, inputs: int, outputs: int, *, as_plain: bool = False) -> None:
@@ -26,7 +27,7 @@ class UnitLinear(nn.Module):
 
 
 def mlp(widths: list[int], *, batchnorm: bool) -> nn.Sequential:
-    """Linear layers with GELU between them, BatchNorm before each GELU by option."""
+    """Linear layers with GELU between them, optionally BatchNorm before each GELU."""
     layers: list[nn.Module] = []
     for i in range(1, len(widths)):
         hidden = i < len(widths) - 1
@@ -58,7 +59,7 @@ class Projector(nn.Module):
         super().__init__()
         self.mlp = mlp([inputs, hidden, hidden, bottleneck], batchnorm=batchnorm)
         self.norm = nn.BatchNorm1d(bottleneck, affine=False) if bottleneck_batchnorm else nn.Identity()
-        # Prototypes, which DINO and iBOT learn, begin as published.
+        # The prototypes of DINO and iBOT start as published.
         self.last = UnitLinear(bottleneck, dim, as_plain=prototypes).requires_grad_(not fixed_last)
 
     def forward(self, y: Tensor) -> Tensor:
@@ -67,19 +68,19 @@ class Projector(nn.Module):
 
 
 LOG_SCALE_RANGE = 5.0
-"""A scale stays within a factor of exp(5) = 148 of where it starts, approached smoothly."""
+"""A scale stays within a factor of exp(5) = 148 of its initial value (a smooth limit)."""
 
 LOG_SCALE_GAIN = 0.1
-"""How far the branch of the log-variance moves a logarithm: see `GaussianPredictor`."""
+"""Factor on the output of the log-variance branch: see `GaussianPredictor`."""
 
 
 class GaussianPredictor(nn.Module):
     """A two-layer MLP, then a branch for the mean and one for the log-variance.
 
-    Input and both branches are in units of the target's spread, `initial_scale`, and weights have the usual size. A
-    step of Adam moves every weight by about the learning rate, whatever the weight's size: weights that made numbers of
-    0.05 from two thousand units of order 1 would be moved by twice their size at a rate of 0.001, the forecast would
-    run ahead of its target in every step, and the target would give up its spread to make it right.
+    Input and both branches are in units of the target's standard deviation, `initial_scale`, so that weights have the
+    usual size. Adam moves every weight by about the learning rate, whatever the weight's size. Without the unit the
+    weights that map two thousand inputs of order 1 to outputs of 0.05 would change by twice their size per step at a
+    rate of 0.001; the forecast would overshoot its target in every step, and the target's variance would collapse.
     """
 
     def __init__(self, heads: ProsminHeads) -> None:
@@ -87,13 +88,13 @@ class GaussianPredictor(nn.Module):
         dim, hidden = heads.dim, heads.predictor_hidden
         self.body = mlp([dim, hidden, hidden], batchnorm=heads.batchnorm) if heads.predictor else nn.Identity()
         width = hidden if heads.predictor else dim
-        # In the checkpoint: weights from before there was a unit have the same shapes and mean something else.
+        # A buffer, so that checkpoints have it: older weights without a unit have the same shapes but another meaning.
         self.unit: Tensor
         self.register_buffer("unit", torch.tensor(heads.initial_scale))
         self.mean = nn.Linear(width, dim)
         self.log_variance = nn.Linear(width, dim) if heads.scale == "learned" else None
-        # Every layer keeps about the size of its input, so that the forecast starts at the target's own size whatever
-        # the width of the head: from a scale of 1, twenty times the signal, training is lost in noise.
+        # Every layer keeps about the size of its input, so that the forecast starts at the target's size for every
+        # width: with an initial scale of 1, twenty times the signal, training fails.
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
                 nn.init.trunc_normal_(layer.weight, std=layer.in_features**-0.5)
@@ -106,16 +107,16 @@ class GaussianPredictor(nn.Module):
         mean = self.unit * self.mean(h)
         if self.log_variance is None:
             return mean, torch.zeros_like(mean)
-        # exp in float32 or wider: a bf16 scale has three digits.
+        # exp in float32 or wider: bfloat16 has three digits.
         log_variance = self.log_variance(h)
         wide = log_variance if log_variance.dtype == torch.float64 else log_variance.float()
-        # An image unlike the others can push a linear branch anywhere and its exponential to infinity.
+        # tanh, because an unusual image can make the branch, and its exponential, arbitrarily large.
         log_scale = LOG_SCALE_RANGE * torch.tanh(0.5 * LOG_SCALE_GAIN * wide / LOG_SCALE_RANGE)
         return mean, self.unit * torch.exp(log_scale)
 
 
 class Embedder(nn.Module):
-    """f and g of ProSMIN and DINO; the networks that meet have this form."""
+    """f and g of ProSMIN and DINO, online and target."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -124,7 +125,7 @@ class Embedder(nn.Module):
         self.projector = build_projector(features, config)
 
     def forward(self, groups: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Groups of views of one size each, (n, 3, h, h) -> features (N, D), embedding (N, K)."""
+        """Groups of views, one size per group, (n, 3, h, h) -> features (N, D), embedding (N, K)."""
         features = torch.cat([encode(self.backbone, x) for x in groups])
         return features, self.projector(features)
 
@@ -140,5 +141,5 @@ def build_projector(inputs: int, config: Config) -> Projector:
         batchnorm=heads.batchnorm,
         bottleneck_batchnorm=getattr(heads, "bottleneck_batchnorm", False),
         fixed_last=getattr(heads, "last", "learned") == "fixed",
-        prototypes=not hasattr(heads, "last"),  # DINO's and iBOT's, which learn theirs
+        prototypes=not hasattr(heads, "last"),  # the heads of DINO and iBOT
     )

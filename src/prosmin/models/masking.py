@@ -1,7 +1,7 @@
 """Block-wise masks: which patches of a view are hidden (after Bao et al., BEiT, 2022, algorithm 1).
 
-Rectangles of random area, shape and place are hidden one after the other while they fit into what the view's
-ratio leaves. All views of a batch are drawn together in a fixed number of tries: no shape depends on data.
+Rectangles of random area, shape and position are hidden one after the other while the total stays within the view's
+ratio. All views of a batch are drawn together in a fixed number of tries: no tensor shape depends on data.
 """
 
 import math
@@ -9,16 +9,16 @@ import math
 import torch
 from torch import Tensor, nn
 
-TRIES = 16  # blocks tried for a view: 98.7 % of what the ratio asks for on 14 x 14 patches, on average
+TRIES = 16  # blocks tried per view: on 14 x 14 patches they hide 98.7 % of the ratio on average
 ASPECT = (0.3, 1 / 0.3)
-_EACH = 4  # uniform numbers a block takes: area, shape, row, column
+_EACH = 4  # uniform numbers per block: area, shape, row, column
 
 
 class BlockMasks(nn.Module):
-    """Masks of a grid of patches; a module, so that it compiles like the networks."""
+    """Masks of a grid of patches, as a module so that it is compiled with the networks."""
 
     numbers = 2 + TRIES * _EACH
-    """Uniform numbers a view takes."""
+    """Uniform numbers per view."""
 
     def __init__(self, grid: tuple[int, int], *, ratio: tuple[float, float], probability: float) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class BlockMasks(nn.Module):
         return mask.flatten(1)
 
     def _block(self, numbers: Tensor, left: Tensor) -> Tensor:
-        """One rectangle a view, of no more than about `left` patches: (N, 4), (N,) -> (N, h, w)."""
+        """One rectangle per view, of about `left` patches at most: (N, 4), (N,) -> (N, h, w)."""
         h, w = self.grid
         smallest = (min(h, w) // 3) ** 2
         area = smallest + (left - smallest) * numbers[:, 0]
@@ -57,7 +57,7 @@ class BlockMasks(nn.Module):
 
 
 def _interval(length: Tensor, place: Tensor, size: int) -> Tensor:
-    """Which of `size` places an interval of that length covers, put at random: (N,), (N,) -> (N, size)."""
+    """The positions that an interval at a random place covers: length (N,), place (N,) -> (N, size)."""
     length = length.clamp(max=size)
     start = torch.floor(place * (size - length + 1))
     at = torch.arange(size, device=length.device)

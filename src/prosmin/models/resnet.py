@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# widths of the stages, blocks a stage
+# widths of the stages, blocks per stage
 RESNETS: dict[str, tuple[tuple[int, ...], int]] = {
     "resnet8_cifar": ((16, 32, 64), 1),
     "resnet14_cifar": ((16, 32, 64), 2),
@@ -16,7 +16,7 @@ RESNETS: dict[str, tuple[tuple[int, ...], int]] = {
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions around which the input is carried."""
+    """Two 3x3 convolutions with a residual connection."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The target network, a moving average of the online one; and weights frozen for a while."""
+"""The target network, a moving average of the online network; and weights frozen during the first epochs."""
 
 import copy
 from collections.abc import Sequence
@@ -22,34 +22,32 @@ def make_target(online: nn.Module) -> nn.Module:
 def update_target(target: nn.Module, online: nn.Module, *, momentum: float) -> None:
     """target = momentum * target + (1 - momentum) * online, over the parameters.
 
-    Running statistics of BatchNorm are not averaged: the target keeps its own, from its own passes.
+    BatchNorm's running statistics are not averaged: the target computes them in its forward passes.
     """
-    followers: list[Tensor] = list(target.parameters())
-    leaders: list[Tensor] = list(online.parameters())
-    torch._foreach_lerp_(followers, leaders, 1.0 - momentum)
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), 1.0 - momentum)
 
 
 class Frozen(NamedTuple):
-    """Weights, their values before a step, and whether, (), the step is to leave them there."""
+    """Weights, their values before a step, and a tensor () that is not 0 if the step must not change them."""
 
     weights: Sequence[nn.Parameter]
     values: Sequence[Tensor]
-    still: Tensor
+    active: Tensor
 
 
-def freeze(weights: Sequence[nn.Parameter], still: Tensor) -> Frozen:
-    """Take the weights' values, to put them back after the step where `still` is not 0."""
-    return Frozen(weights, [weight.detach().clone() for weight in weights], still)
+def freeze(weights: Sequence[nn.Parameter], active: Tensor) -> Frozen:
+    """Keep the weights' values, for `restore` after the step."""
+    return Frozen(weights, [weight.detach().clone() for weight in weights], active)
 
 
 @torch.no_grad()
-def put_back(frozen: Frozen | None) -> None:
-    """Undo the step for weights that were to stay.
+def restore(frozen: Frozen | None) -> None:
+    """Undo the step for frozen weights.
 
-    A frozen weight's gradient is computed and applied like any other, then the weight is put back. Out of the
-    graph, DDP would wait for its gradient; with a gradient of zero, weight decay would move it, and AdamW
-    would count empty steps, after which its first real ones are many times too large.
+    Their gradient is computed and applied, then the weights are restored. Without a gradient DDP would wait for it.
+    With a gradient of zero, weight decay would change them, and AdamW's first steps after the freeze would be many
+    times too large.
     """
     if frozen is not None:
         for weight, value in zip(frozen.weights, frozen.values, strict=True):
-            weight.copy_(torch.where(frozen.still != 0, value, weight))
+            weight.copy_(torch.where(frozen.active != 0, value, weight))

@@ -25,7 +25,7 @@ from prosmin.methods import build_method
 from prosmin.models.backbones import check_views, checkpoint_activations
 from prosmin.models.batchnorm import synchronise_batchnorm
 from prosmin.models.compiling import compile_networks
-from prosmin.models.weights import start_from
+from prosmin.models.weights import load_initial_weights
 from prosmin.training import checkpoint as checkpoints
 from prosmin.training import health
 from prosmin.training.checkpoint import Checkpoint, pictures_of
@@ -75,7 +75,7 @@ def _pretrain(fabric: Fabric, config: Config, run: RunFolder) -> None:
     if checkpoint is not None and checkpoint.pictures:
         _check_pictures(fabric, run, checkpoint, pictures_of(fabric, feed, config), config.data.spec)
     if config.backbone.weights is not None and checkpoint is None:
-        _say(fabric, start_from(method, config))
+        _say(fabric, load_initial_weights(method, config))
     knn = _by_first(fabric, lambda: OnlineKnn(feed, config)) if config.training.knn_every else None
     _by_first(fabric, lambda: run.open(config))
     _by_first(fabric, lambda: run.go_on(config))
