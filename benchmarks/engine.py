@@ -35,7 +35,7 @@ from prosmin.methods import METHODS
 from prosmin.training import health
 from prosmin.training.checkpoint import Saver
 from prosmin.training.pretrain import pretrain
-from prosmin.training.step import Stepper
+from prosmin.training.step import TrainingStep
 
 LAUNCH = 10e-6
 """Seconds between two kernels that are both in the queue, at most."""
@@ -64,7 +64,7 @@ def on_cpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]
     """Seconds a step, and where they go."""
     spent: Counter[str] = Counter()
     marks: list[float] = []
-    step = Stepper.__call__
+    step = TrainingStep.__call__
 
     def counted(*arguments: Any, **options: Any) -> Any:
         if len(marks) == warm_up:
@@ -72,7 +72,7 @@ def on_cpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]
         marks.append(time.perf_counter())
         return step(*arguments, **options)
 
-    Stepper.__call__ = counted  # type: ignore[method-assign]
+    TrainingStep.__call__ = counted  # type: ignore[method-assign]
     try:
         with (
             timed(METHODS[config.method.name], "forward", spent, "forward"),
@@ -87,7 +87,7 @@ def on_cpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]
             pretrain(config, run)
             end = time.perf_counter()
     finally:
-        Stepper.__call__ = step  # type: ignore[method-assign]
+        TrainingStep.__call__ = step  # type: ignore[method-assign]
     # The last step's own time is not between two marks: what follows it is the saving of the encoder.
     wall = end - marks[warm_up]
     steps = len(marks) - warm_up
@@ -103,7 +103,7 @@ def on_cpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]
 def on_gpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]:
     """Milliseconds a step, and the share of them in which no kernel runs."""
     calls, found = 0, {}
-    step = Stepper.__call__
+    step = TrainingStep.__call__
     trace = profile(activities=[ProfilerActivity.CUDA])
 
     def counted(*arguments: Any, **options: Any) -> Any:
@@ -119,11 +119,11 @@ def on_gpu(config: configs.Config, run: Path, *, warm_up: int) -> dict[str, Any]
             trace.stop()
         return step(*arguments, **options)
 
-    Stepper.__call__ = counted  # type: ignore[method-assign]
+    TrainingStep.__call__ = counted  # type: ignore[method-assign]
     try:
         pretrain(config, run)
     finally:
-        Stepper.__call__ = step  # type: ignore[method-assign]
+        TrainingStep.__call__ = step  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         trace.export_chrome_trace(str(file))

@@ -57,12 +57,12 @@ def time_step(config: Config, found: dict[str, Any]) -> None:
         found["parameters"] = count_parameters(trainer.method)
         found["views"], found["batch_size"] = describe_views(config), config.training.batch_size
         found["fingerprint"] = configs.fingerprint(config)
-        timing = measure(lambda: trainer.step([views]), trainer.device, warmup=4, repeats=3, seconds=1.5, limit=20)
+        timing = measure(lambda: trainer.train([views]), trainer.device, warmup=4, repeats=3, seconds=1.5, limit=20)
         trainer.check()
         found |= timing.row(config.training.batch_size)
         if HERE.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-            trainer.step([views])
+            trainer.train([views])
             found["peak_memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
     finally:
         trainer = views = None  # type: ignore[assignment]

@@ -45,7 +45,7 @@ def count_flops(config: Config) -> float:
     views = random_views(small, pictures=PICTURES, device=trainer.device)
     # Plain attention: the counter sees its products on every device, and nothing that is computed twice.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        trainer.step([views])
+        trainer.train([views])
     return counter.get_total_flops() / PICTURES
 
 

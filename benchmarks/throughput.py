@@ -153,7 +153,7 @@ def step(bench: Bench, found: dict[str, Any]) -> None:
     """Forward, backward, optimizer and target on ready views."""
     if bench.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    timing = measure(lambda: bench.trainer.step([bench.views]), bench.device, seconds=1.0, limit=20)
+    timing = measure(lambda: bench.trainer.train([bench.views]), bench.device, seconds=1.0, limit=20)
     bench.step_ms = 1e3 * timing.median
     found[bench.config.compute.compile] = bench.of_peak(bench.row(timing))
     if bench.device.type == "cuda":
@@ -173,7 +173,7 @@ def views(bench: Bench, found: dict[str, Any]) -> None:
         make_views(pictures.images, pictures.sizes, bench.config.views, seed=0, step=0, positions=positions)
 
     found["eager"] = bench.row(measure(eagerly, bench.device, limit=15))
-    if bench.trainer.is_compiled:
+    if bench.config.compute.compile != "none":
         found["compiled"] = bench.row(measure(lambda: bench.trainer.views(pictures), bench.device, limit=15))
 
 
@@ -207,7 +207,7 @@ def rival(bench: Bench, found: dict[str, Any]) -> None:
     batches = endless(pictures, batch=part, workers=bench.workers, pin=bench.device.type == "cuda")
     runs: dict[str, Callable[[], object]] = {
         "feeding alone": lambda: [next(batches) for _ in range(parts)],
-        "end to end": lambda: bench.trainer.step([to_views([next(batches) for _ in range(parts)], bench.device)]),
+        "end to end": lambda: bench.trainer.train([to_views([next(batches) for _ in range(parts)], bench.device)]),
     }
     for name, run in runs.items():
         a_round = max(1, bench.workers // parts)

@@ -1,99 +1,81 @@
-"""Progress for a person: a bar on a terminal, a few plain lines in a file."""
+"""Progress of long work: a bar on a terminal, a few plain lines in a file."""
 
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
+from rich import progress as rich_progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.markup import escape
+
+Item = TypeVar("Item")
 
 
-class TrainingProgress:
-    """A bar with ETA, img/s and loss on a terminal; about twenty lines over the run elsewhere."""
+class Progress:
+    """What is done of a total: a bar on a terminal; elsewhere about `lines` lines like `step 40/800  note  9 s left`.
 
-    def __init__(self, *, start: int, steps: int, steps_per_epoch: int, quiet: bool = False) -> None:
-        self.start, self.steps, self.steps_per_epoch, self.quiet = start, steps, steps_per_epoch, quiet
+    Both go to standard output. Nothing is shown if `hidden`, or if there is nothing left to do.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        *,
+        total: float,
+        done: float = 0,
+        lines: int = 10,
+        hidden: bool = False,
+        transient: bool = False,
+    ) -> None:
+        self.title, self.total, self.lines = title, total, lines
+        self.start = self.done = done
+        self.hidden = hidden or done >= total
         self.began = time.monotonic()
-        self.note = self.knn = ""
-        self.lines_every = max(1, steps // 20)
         console = Console(file=sys.stdout)
         columns = (
-            TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(),
+            rich_progress.TextColumn("{task.description}"),
+            rich_progress.BarColumn(),
+            rich_progress.MofNCompleteColumn(),
+            rich_progress.TextColumn("{task.fields[note]}"),
+            rich_progress.TimeRemainingColumn(),
         )
-        self.bar = Progress(*columns, console=console) if console.is_terminal and not quiet else None
-        self.task = self.bar.add_task("", total=steps, completed=start, epoch="0", note="") if self.bar else None
+        is_bar = console.is_terminal and not self.hidden
+        self._bar = rich_progress.Progress(*columns, console=console, transient=transient) if is_bar else None
+        self._task = self._bar.add_task(escape(title), total=total, completed=int(done), note="") if self._bar else None
 
-    def __enter__(self) -> "TrainingProgress":
-        if self.bar:
-            self.bar.start()
+    def __enter__(self) -> "Progress":
+        if self._bar:
+            self._bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.bar:
-            self.bar.stop()
+        if self._bar:
+            self._bar.stop()
 
-    def describe(self, row: dict[str, float]) -> None:
-        """Take the newest logged line."""
-        if "knn_top1" in row:
-            self.knn = f"  kNN {100 * row['knn_top1']:.1f} %"
-        self.note = f"loss {row['loss']:.4f}  {row['images_per_second']:.0f} img/s{self.knn}"
-
-    def advance(self, done: int) -> None:
-        """`done` steps are behind us."""
-        if self.quiet:
+    def update(self, done: float, note: str = "") -> None:
+        """Show that `done` of the total is done, with a note on the newest values."""
+        before, self.done = self.done, done
+        if self.hidden:
             return
-        epoch = f"{done / self.steps_per_epoch:.1f}"
-        if self.bar and self.task is not None:
-            self.bar.update(self.task, completed=done, epoch=epoch, note=self.note)
-        elif done % self.lines_every == 0 or done == self.steps:
-            left = (time.monotonic() - self.began) / max(done - self.start, 1) * (self.steps - done)
-            print(f"step {done}/{self.steps}  epoch {epoch}  {self.note}  {left:.0f} s left", flush=True)
+        if self._bar and self._task is not None:
+            self._bar.update(self._task, completed=done, note=escape(note))
+        elif int(before * self.lines / self.total) < int(done * self.lines / self.total):
+            left = (time.monotonic() - self.began) / max(done - self.start, 1) * (self.total - done)
+            print(
+                "  ".join(filter(None, (f"{self.title} {done}/{self.total}", note, f"{left:.0f} s left"))), flush=True
+            )
+
+    def add_images(self, count: int) -> None:
+        """Show that `count` more images are done, and how many a second."""
+        done = self.done + count
+        self.update(done, f"{(done - self.start) / max(time.monotonic() - self.began, 1e-9):.0f} img/s")
 
 
-LINES = 10
-
-
-class EmbedProgress:
-    """Images behind us, and how fast; of several processes the first one shows its own share."""
-
-    def __init__(self, title: str, *, total: int, done: int, rank: int = 0, world: int = 1) -> None:
-        self.title = title if world == 1 else f"{title} (share of 1 of {world} processes)"
-        self.total, self.done, self.start = total, done, done
-        self.quiet = rank > 0 or done == total
-        self.began = time.monotonic()
-        self.bar = _bar() if sys.stdout.isatty() and not self.quiet else None
-        self.task = self.bar.add_task(self.title, total=total, completed=done, rate="") if self.bar else None
-
-    def __enter__(self) -> "EmbedProgress":
-        if self.bar:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.bar:
-            self.bar.stop()
-
-    def advance(self, pictures: int) -> None:
-        """So many images more."""
-        before, self.done = self.done, self.done + pictures
-        if self.quiet:
-            return
-        rate = (self.done - self.start) / max(time.monotonic() - self.began, 1e-9)
-        if self.bar and self.task is not None:
-            self.bar.update(self.task, completed=self.done, rate=f"{rate:.0f} img/s")
-        elif before * LINES // self.total < self.done * LINES // self.total:
-            left = (self.total - self.done) / rate
-            print(f"{self.title}: {self.done}/{self.total}  {rate:.0f} img/s  {left:.0f} s left", flush=True)
-
-
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        console=Console(file=sys.stdout),
+def track(items: Iterable[Item], title: str, *, total: int) -> Iterator[Item]:
+    """The items, with a bar on standard error while they are used, where that is a terminal and there is a title."""
+    console = Console(stderr=True)
+    hidden = not (title and console.is_terminal)
+    yield from rich_progress.track(
+        items, description=escape(title), total=total, console=console, transient=True, disable=hidden
     )

@@ -29,7 +29,7 @@ from prosmin.errors import ProsminError, Stopped, UsageError
 from prosmin.evaluation.held_out import held_out_knn
 from prosmin.training.pretrain import pretrain
 from prosmin.training.run_folder import RunFolder
-from prosmin.training.step import Stepper
+from prosmin.training.step import TrainingStep
 from tiny_run import TINY
 
 SMALL = TINY | {"training.batch_size": "16", "training.max_steps": "2", "training.checkpoint_every": "1"}
@@ -400,7 +400,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path, small, monkeypatch
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_grid_and_the_same_call_continues_it(tmp_path, small, monkeypatch, number, capsys):
     grid, out = small("training.seed=0,1", training__max_steps="3"), tmp_path / "out"
-    step, calls = Stepper.__call__, []
+    step, calls = TrainingStep.__call__, []
 
     def interrupted(*args, **kwargs):
         calls.append(1)
@@ -409,7 +409,7 @@ def test_a_signal_stops_the_grid_and_the_same_call_continues_it(tmp_path, small,
         return step(*args, **kwargs)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Stepper, "__call__", interrupted)
+        patched.setattr(TrainingStep, "__call__", interrupted)
         with pytest.raises(Stopped, match=r"^training.seed=0: Stopped at step 2 of 3 .*The same command continues"):
             ablate(grid, out)
     assert len(calls) == 2

@@ -110,12 +110,12 @@ def _times(decode, views, step, whole):
 @pytest.mark.parametrize(
     ("times", "streamed", "said"),
     [
-        ((None, 1.0, 9.0, 10.0), False, ["The step bounds it: 9 of the 10 ms", "wait on the device"]),
-        ((99.0, 1.0, 9.0, 10.0), False, ["The step bounds it"]),  # decoded once, before
-        ((None, 9.0, 1.0, 10.0), False, ["Making the views bounds it: 9"]),
-        ((40.0, 1.0, 9.0, 41.0), True, ["Decoding bounds it: 40 ms", "4.0 times"]),
-        ((4.0, 1.0, 9.0, 10.2), True, ["The step bounds it", "4 ms, costs nothing"]),
-        ((4.0, 1.0, 9.0, 13.0), True, ["The step bounds it", "4 ms, adds 30%"]),
+        ((None, 1.0, 9.0, 10.0), False, ["The step is the bottleneck: 9 of the 10 ms", "already on the device"]),
+        ((99.0, 1.0, 9.0, 10.0), False, ["The step is the bottleneck"]),  # decoded once, before
+        ((None, 9.0, 1.0, 10.0), False, ["Making the views is the bottleneck: 9"]),
+        ((40.0, 1.0, 9.0, 41.0), True, ["Decoding is the bottleneck: 40 ms", "4.0 times"]),
+        ((4.0, 1.0, 9.0, 10.2), True, ["The step is the bottleneck", "4 ms, costs nothing"]),
+        ((4.0, 1.0, 9.0, 13.0), True, ["The step is the bottleneck", "4 ms, adds 30%"]),
     ],
 )
 def test_what_bounds_it_is_the_largest_part(times, streamed, said):
@@ -146,7 +146,7 @@ def test_time_of_steps_that_are_skipped_is_refused():
     trainer = Trainer(tiny_method("dino", vit=True, training__batch_size="4"))
     nothing = torch.full((4, 3, 32, 32), math.nan)
     views = trainer.views(Batch(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.full((4, 2), 32), torch.arange(4)))
-    trainer.step([views._replace(global_views=torch.stack([nothing, nothing]))])
+    trainer.train([views._replace(global_views=torch.stack([nothing, nothing]))])
     with pytest.raises(ProsminError, match="not finite"):
         trainer.check()
 
@@ -208,7 +208,7 @@ def test_the_command_from_bytes_to_its_file(folder, tmp_path, quick, capsys):
         assert row["views"] == "2x32 + 1x16"
         assert row["pictures"] == "decoded while they are used"
     printed = capsys.readouterr().out
-    for words in ("DINO, vit", "end to end", "bounds it", "ImageNet epochs", "left out: mocov3"):
+    for words in ("DINO, vit", "end to end", "is the bottleneck", "ImageNet epochs", "left out: mocov3"):
         assert words in printed
 
 
@@ -217,7 +217,7 @@ def test_a_small_set_waits_on_the_device_and_is_decoded_apart(folder, tmp_path, 
     row = benchmark(recipe="demo-vit", overrides=fields, out=tmp_path / "speed.json")["rows"][0]
     assert row["pictures"] == "on the device whole"
     assert row["parts"]["decode"]["images_per_second"] > 0
-    assert "wait on the device" in capsys.readouterr().out
+    assert "already on the device" in capsys.readouterr().out
 
 
 def test_pictures_that_come_decoded_have_no_decoding_time(capsys):
@@ -225,7 +225,7 @@ def test_pictures_that_come_decoded_have_no_decoding_time(capsys):
     assert parts.time_decoding(decoded, tiny_method("dino"), CPU) is None
     row = dict.fromkeys(("title", "backbone", "views", "batch_size", "precision", "compiled", "bound"), "")
     print_parts(row | {"views_share": 0.1, "parts": {"decode": None}})
-    assert "the images come decoded" in capsys.readouterr().out
+    assert "the images are stored decoded" in capsys.readouterr().out
 
 
 def test_release_memory_forgets_compiled_code():

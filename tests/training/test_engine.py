@@ -26,7 +26,7 @@ from prosmin.training.log import Logbook
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.pretrain import build, check_shares, pretrain
 from prosmin.training.run_folder import RunFolder
-from prosmin.training.step import Stepper
+from prosmin.training.step import TrainingStep
 from tiny_methods import METHODS, tiny_draws, tiny_method, tiny_views
 from tiny_run import assert_same_run, metrics
 
@@ -101,7 +101,7 @@ def test_without_labels_or_without_knn_there_is_no_best(tmp_path, tiny):
     with pytest.raises(UsageError, match=r"knn_every is 2, but folder:.* has no labels"):
         pretrain(tiny(**KNN, data__spec=f"folder:{tmp_path}"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(UsageError, match=r"give training\.knn_every too"):
+    with pytest.raises(UsageError, match=r"training\.encoder.*training\.knn_every"):
         tiny(training__encoder="best")
 
 
@@ -125,14 +125,14 @@ def test_knn_in_double_precision_and_in_a_thread(tmp_path, tiny):
 def test_minutes_save_between_the_steps_that_do(tmp_path, tiny, monkeypatch):
     """Every step takes forty seconds: a checkpoint a minute comes every other step."""
     now, saved = [0.0], []
-    step, write = Stepper.__call__, checkpoints.write
+    step, write = TrainingStep.__call__, checkpoints.write
 
     def slow(*arguments, **options):
         now[0] += 40.0
         return step(*arguments, **options)
 
     monkeypatch.setattr(saving, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(Stepper, "__call__", slow)
+    monkeypatch.setattr(TrainingStep, "__call__", slow)
     monkeypatch.setattr(checkpoints, "write", lambda *a, **k: (saved.append(a[1].step), write(*a, **k)))
     config = tiny(training__checkpoint_every="100", training__checkpoint_minutes="1", training__log_every="6")
     pretrain(config, tmp_path / "run")
@@ -144,7 +144,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, tiny, monkeypa
     config = tiny(training__checkpoint_every="2", training__keep="9")
     usual = pretrain(config, tmp_path / "usual")
     made = threading.Event()
-    step, write = Stepper.__call__, checkpoints.write
+    step, write = TrainingStep.__call__, checkpoints.write
 
     def counted(stepper, number, batch, values):
         done = step(stepper, number, batch, values)
@@ -156,7 +156,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, tiny, monkeypa
         assert made.wait(timeout=60), "training waits for the disk"
         return write(folder, taken, keep=keep)
 
-    monkeypatch.setattr(Stepper, "__call__", counted)
+    monkeypatch.setattr(TrainingStep, "__call__", counted)
     monkeypatch.setattr(checkpoints, "write", slow)
     late = pretrain(config, tmp_path / "late")
     assert_same_run(usual, late)
@@ -187,8 +187,8 @@ def test_a_full_disk_is_told_without_waiting_for_the_next_checkpoint(tmp_path, t
     def refuse(folder, taken, *, keep):
         raise ProsminError(f"The checkpoint of step {taken.step} cannot be written: no space.")
 
-    step, steps = Stepper.__call__, []
-    monkeypatch.setattr(Stepper, "__call__", lambda stepper, *a: (steps.append(a[0]), step(stepper, *a))[1])
+    step, steps = TrainingStep.__call__, []
+    monkeypatch.setattr(TrainingStep, "__call__", lambda stepper, *a: (steps.append(a[0]), step(stepper, *a))[1])
     monkeypatch.setattr(saving, "ThreadPoolExecutor", lambda *a, **k: AtOnce())
     monkeypatch.setattr(checkpoints, "write", refuse)
     monkeypatch.setattr(saving.Saver, "is_due", lambda saver, behind: behind == 2)
@@ -204,8 +204,8 @@ def test_lines_written_a_step_later_say_the_same(tmp_path, tiny, monkeypatch, kn
     at_once = pretrain(config, tmp_path / "at-once")
     monkeypatch.setattr(Logbook, "at_once", False)
     seen = []
-    ask = Logbook.ask
-    monkeypatch.setattr(Logbook, "ask", lambda log, done, line: (seen.append(line["step"]), ask(log, done, line)))
+    ask = Logbook.request
+    monkeypatch.setattr(Logbook, "request", lambda log, done, line: (seen.append(line["step"]), ask(log, done, line)))
     later = pretrain(config, tmp_path / "later")
     assert_same_run(at_once, later)
     assert seen == ([2, 4, 6] if knn_every == "null" else [2, 3, 4, 6])
@@ -214,13 +214,13 @@ def test_lines_written_a_step_later_say_the_same(tmp_path, tiny, monkeypatch, kn
 def test_a_step_that_is_not_finite_is_named_when_lines_are_late(tmp_path, tiny, monkeypatch):
     """Step 2 breaks; the look after step 3 finds it, once step 4 is under way, and no later checkpoint is written."""
     monkeypatch.setattr(Logbook, "at_once", False)
-    call = Stepper.__call__
+    call = TrainingStep.__call__
 
     def broken(stepper, step, batch, values):
         done = call(stepper, step, batch, values)
         return done._replace(loss=done.loss * float("nan")) if step == 1 else done
 
-    monkeypatch.setattr(Stepper, "__call__", broken)
+    monkeypatch.setattr(TrainingStep, "__call__", broken)
     with pytest.raises(ProsminError, match="Step 2 was not applied"):
         pretrain(tiny(training__log_every="3", training__checkpoint_every="5"), tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -231,12 +231,12 @@ def test_a_collapse_stops_the_run_if_asked(tmp_path, tiny, monkeypatch, capsys):
     monkeypatch.setattr(health, "numbers", lambda measured: real(measured) | {"target_std": 1e-4})
     run = tmp_path / "run"
     with pytest.raises(
-        ProsminError, match=r"Stopped at step 4 of 6, as training\.on_collapse asks: collapsing: .*step 1"
+        ProsminError, match=r"Stopped at step 4 of 6, because training\.on_collapse is stop: collapsing: .*step 1"
     ):
         pretrain(tiny(training__on_collapse="stop"), run)
     assert "step-00000004" in names(run)
     assert not (run / "encoder.json").exists()
-    with pytest.raises(ProsminError, match=r"was ended, as training\.on_collapse asks: collapsing.*on_collapse warn"):
+    with pytest.raises(ProsminError, match=r"was stopped by training\.on_collapse: collapsing.*on_collapse warn"):
         pretrain(tiny(training__on_collapse="stop"), run)  # the same command does not go on with it
     assert pretrain(tiny(), run) == run  # asked to, it does
     capsys.readouterr()
@@ -252,19 +252,19 @@ def test_parts_are_refused_where_the_loss_spans_the_batch(tmp_path):
         assert not (tmp_path / "run").exists()
     with pytest.raises(UsageError, match=r"training\.accumulate 3 cannot share evenly. Give a multiple of 3"):
         pretrain(tiny_method("prosmin", training__accumulate="3"), tmp_path / "run")
-    with pytest.warns(UserWarning, match="BatchNorm sees a part"):
+    with pytest.warns(UserWarning, match="BatchNorm sees one part"):
         pretrain(tiny_method("prosmin", training__accumulate="2", training__max_steps="1"), tmp_path / "run")
 
 
 def test_one_picture_at_a_time_is_refused(tmp_path, tiny):
     """Its spread is no number, and BatchNorm has nothing to take a mean of."""
-    with pytest.raises(UsageError, match=r"training\.batch_size is 1, .* would take one image at a time"):
+    with pytest.raises(UsageError, match=r"training\.batch_size is 1, .* would process one image at a time"):
         pretrain(tiny(training__batch_size="1"), tmp_path / "run")  # the configuration itself may be loaded
     with pytest.raises(
-        UsageError, match=r"accumulate 16 would take one image at a time.*a multiple of 16, at least 32"
+        UsageError, match=r"accumulate 16 would process one image at a time.*a multiple of 16, at least 32"
     ):
         pretrain(tiny(training__batch_size="16", training__accumulate="16"), tmp_path / "run")
-    with pytest.raises(UsageError, match=r"4 processes with training\.accumulate 1 would take one image at a time"):
+    with pytest.raises(UsageError, match=r"4 processes with training\.accumulate 1 would process one image at a time"):
         check_shares(tiny(training__batch_size="4").training, processes=4)
     pretrain(tiny(training__batch_size="2", training__max_steps="2"), tmp_path / "run")
     assert all(math.isfinite(value) for row in metrics(tmp_path / "run") for value in row.values())
@@ -314,16 +314,14 @@ def test_more_devices_than_there_are_is_told(tmp_path, tiny, monkeypatch):
 
     monkeypatch.setattr(launch, "Fabric", refuse)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    with pytest.raises(UsageError, match=r"2 devices cannot be had here: .*only has: \[0\] `prosmin doctor` lists"):
+    with pytest.raises(UsageError, match=r"2 devices is not available: .*only has: \[0\] `prosmin doctor` lists"):
         pretrain(tiny(compute__devices="2"), tmp_path / "run")
     assert "LOCAL_WORLD_SIZE" not in os.environ  # set for the processes that were to follow, and only for them
 
 
 def test_a_gpu_that_is_not_there_is_told_in_our_words(tmp_path, tiny, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(
-        UsageError, match=r"^compute\.accelerator is cuda, but no GPU is visible here\. `prosmin doctor`"
-    ):
+    with pytest.raises(UsageError, match=r"^compute\.accelerator is cuda, but no GPU is visible\. `prosmin doctor`"):
         pretrain(tiny(compute__accelerator="cuda"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -32,7 +32,7 @@ def rows(**columns):
     ("lines", "parts"),
     [
         ([], ["no steps yet"]),
-        ([{"step": 1, "loss": 2.0}], ["unknown", "neither features nor target"]),
+        ([{"step": 1, "loss": 2.0}], ["unknown", "neither features nor targets"]),
         (rows(target_std=[0.05, 0.05], feature_rank=[20.0, 24.0]), ["healthy", "target std 0.050", "rank 24"]),
         (
             rows(target_std=[0.05, 1e-4, 1e-4], feature_rank=[9.0, 8.0, 8.0]),
@@ -105,7 +105,7 @@ def test_a_collapse_is_one_after_three_lines_and_is_told_once(tiny):
     watch = health.Watch(tiny(training__on_collapse="stop"), lines[:1])
     told = []
     for line in lines[1:]:
-        if sentence := watch.see(line):
+        if sentence := watch.add(line):
             told.append((line["step"], sentence))
         assert watch.gives_up == (line["step"] in (40, 50, 90))
     assert [step for step, _ in told] == [40, 90]
@@ -117,18 +117,18 @@ def test_a_shrinking_run_is_told_while_it_runs_and_again_when_it_gets_worse(tiny
     ranks = [40.0, 30.0, 13.0, 12.0, 12.0, 11.0, 1.5, 9.0, 1.5, 1.5, 1.5, 1.5, 30.0, 30.0]
     watch = health.Watch(tiny(training__on_collapse="stop"), [])
     lines = rows(target_std=[0.05] * len(ranks), feature_rank=ranks)
-    told = {line["step"]: sentence for line in lines if (sentence := watch.see(line))}
+    told = {line["step"]: sentence for line in lines if (sentence := watch.add(line))}
     assert list(told) == [50, 110]  # at 40 below 14 for the third time; then below 2
     assert told[50].startswith("shrinking: feature rank 12.0, 40.0 at the start")
     assert told[110].startswith("collapsing")
     watch = health.Watch(tiny(training__on_collapse="stop"), [])
-    assert [line["step"] for line in lines if (watch.see(line), watch.gives_up)[1]] == [110, 120]
+    assert [line["step"] for line in lines if (watch.add(line), watch.gives_up)[1]] == [110, 120]
 
 
 def test_a_loss_that_runs_away_is_told_while_it_runs(tiny):
     watch = health.Watch(tiny(), [])
     lines = rows(loss=[3.7, 3.0, 900.0, 1e6, 1e9, 1e12], target_std=[0.05] * 6, feature_rank=[9.0] * 6)
-    assert [line["step"] for line in lines if watch.see(line)] == [50]
+    assert [line["step"] for line in lines if watch.add(line)] == [50]
 
 
 def test_of_our_own_runs_those_are_told_that_went_wrong(tiny):
@@ -142,7 +142,7 @@ def test_of_our_own_runs_those_are_told_that_went_wrong(tiny):
     assert len(paths) > 30
     for name, path in paths.items():
         watch = health.Watch(tiny(), [])
-        told = [line["step"] for line in path if watch.see(line)]
+        told = [line["step"] for line in path if watch.add(line)]
         ended_well = health.verdict(path).startswith("healthy")
         assert bool(told) != ended_well, name
         assert ended_well or told[0] < path[-1]["step"], name

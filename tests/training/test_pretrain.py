@@ -174,7 +174,7 @@ def test_a_run_that_was_shortened_says_how_to_go_on(tmp_path, tiny, capsys):
     for _ in range(2):
         pretrain(tiny(training__max_steps="1"), tmp_path / "run")
     steps = json.loads((tmp_path / "run/encoder.json").read_text())["steps"]
-    assert f"already at step 1; --training.max_steps null goes on to {steps}.\n" in capsys.readouterr().out
+    assert f"already at step 1; --training.max_steps null continues to {steps}.\n" in capsys.readouterr().out
 
 
 def _cut(path):
@@ -214,7 +214,7 @@ def test_a_damaged_checkpoint_takes_no_place_from_whole_ones(undisturbed, tmp_pa
     state.write_text(json.dumps(json.loads(state.read_text()) | {"knn_top1": 0.99}))
     _cut(run / "checkpoints/step-00000006/model.safetensors")
     pretrain(tiny(training__max_steps="5", training__keep="1"), run)
-    assert "it is step-00000006.damaged now" in capsys.readouterr().err
+    assert "renamed to step-00000006.damaged" in capsys.readouterr().err
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000005", "step-00000006.damaged"]
     assert checkpoints.best(run / "checkpoints") == (None, None)
     assert checkpoints.load_newest(run / "checkpoints")[0].step == 5
@@ -230,7 +230,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_called_damaged(undisturbed,
 
     monkeypatch.setattr(checkpoints, "file_hash", too_many)
     with pytest.raises(
-        ProsminError, match=r"step-00000006 cannot be read: Too many open files\. Mend that and run again"
+        ProsminError, match=r"step-00000006 cannot be read: Too many open files\. Fix that and run again"
     ):
         pretrain(tiny(), run)
     assert (run / "checkpoints/step-00000006").is_dir()
@@ -260,7 +260,7 @@ def test_a_run_goes_on_with_the_pictures_it_began_with(tmp_path, tiny, capsys):
     run = pretrain(tiny(**fields, training__max_steps="2"), tmp_path / "run")
     Image.new("RGB", (32, 32)).save(pictures / "more.png")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with pytest.raises(ProsminError, match=r"holds 49 images; when .* came to step 2 it held 48\. .*another --out"):
+    with pytest.raises(ProsminError, match=r"has 49 images, but had 48 when .* reached step 2\. .*another --out"):
         pretrain(tiny(**fields, training__max_steps="4"), run)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     (pictures / "more.png").unlink()
@@ -269,7 +269,7 @@ def test_a_run_goes_on_with_the_pictures_it_began_with(tmp_path, tiny, capsys):
     assert "warning" not in capsys.readouterr().err
     Image.effect_noise((32, 32), 50).convert("RGB").save(pictures / "07.png")
     pretrain(tiny(**fields, training__max_steps="6"), run)
-    assert f"the files of folder:{pictures} are not those of step 4" in capsys.readouterr().err
+    assert f"files of folder:{pictures} have changed since step 4" in capsys.readouterr().err
 
 
 def test_another_configuration_is_refused_with_the_difference(undisturbed, tmp_path, tiny):
@@ -288,14 +288,14 @@ def test_a_run_that_is_refused_ends_its_connections(undisturbed, tmp_path, tiny,
     monkeypatch.setattr(processes.atexit, "unregister", lambda function: ends.clear())
     with pytest.raises(ProsminError, match="another configuration"):
         pretrain(tiny(optimizer__lr="0.5"), undisturbed)
-    assert ends == [processes._leave]
+    assert ends == [processes._disconnect]
     pretrain(tiny(training__max_steps="1"), tmp_path / "run")
-    assert ends == [processes._leave]
+    assert ends == [processes._disconnect]
 
 
 def test_a_finished_run_has_nothing_to_continue(undisturbed, tmp_path, tiny, capsys):
     """Another configuration is a new run; what the sentence offers works."""
-    with pytest.raises(ProsminError, match=r"training\.epochs: 1 -> 2\nMore epochs.* are a new run") as refused:
+    with pytest.raises(ProsminError, match=r"training\.epochs: 1 -> 2\nMore epochs.* make a new run") as refused:
         pretrain(tiny(training__epochs="2"), undisturbed)
     assert "continue" not in str(refused.value)
     weights = str(undisturbed / "encoder.safetensors")
@@ -320,19 +320,19 @@ def test_steps_are_counted_as_they_are_taken(tmp_path, tiny, capsys, forty):
     small = forty | {"training__batch_size": "40"}
     pretrain(tiny(**small, training__epochs="2", training__max_steps="1"), tmp_path / "run")
     said = capsys.readouterr().out
-    assert said.startswith("40 images, 1 step an epoch, 1 in all, as training.max_steps says\nstep 1/1 ")
+    assert said.startswith("40 images, 1 step per epoch, 1 in total (limited by training.max_steps)\nstep 1/1 ")
     assert "; 1 step, encoder in " in said
-    assert "\n1 step teaches an encoder next to nothing" in said
+    assert "\n1 step is too few to learn useful features" in said
     pretrain(tiny(**small | {"training__max_steps": "null", "training__batch_size": "20"}), tmp_path / "whole")
     said = capsys.readouterr().out
-    assert said.startswith("40 images, 2 steps an epoch, 2 in all\n")
-    assert "\n2 steps teach an encoder" in said
+    assert said.startswith("40 images, 2 steps per epoch, 2 in total\n")
+    assert "\n2 steps are too few" in said
 
 
 def test_epochs_that_end_before_max_steps_say_so(tmp_path, tiny, capsys, forty):
     pretrain(tiny(**forty, training__batch_size="20", training__max_steps="5"), tmp_path / "run")
     said = capsys.readouterr().out.partition("\n")[0]
-    assert said.endswith(", 2 in all, fewer than training.max_steps 5; --training.epochs 3 makes 6")
+    assert said.endswith(", 2 in total, fewer than training.max_steps 5; --training.epochs 3 makes 6")
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_epochs_that_end_before_max_steps_say_so(tmp_path, tiny, capsys, forty):
             {"epochs": "1", "max_steps": "1"},
             "--training.epochs 500 makes 1000, with another --out and without --training.max_steps.",
         ),
-        ({"epochs": "100", "max_steps": "1"}, "the same command with --training.max_steps null goes on to 200."),
+        ({"epochs": "100", "max_steps": "1"}, "the same command with --training.max_steps null continues to 200."),
     ],
 )
 def test_a_short_run_says_how_to_make_a_longer_one(tmp_path, tiny, capsys, forty, fields, hint):
@@ -358,13 +358,13 @@ def test_a_folder_of_other_files_is_left_alone(tmp_path, tiny):
         (tmp_path / f"{i}.jpg").write_bytes(b"mine")
     before = sorted(tmp_path.iterdir())
     shown = r"0\.jpg, 1\.jpg, 2\.jpg, 3\.jpg, 4\.jpg and 2 more\. Give a new or empty folder"
-    with pytest.raises(ProsminError, match=rf"is no run folder and not empty: it holds {shown}"):
+    with pytest.raises(ProsminError, match=rf"is not a run folder and not empty: it contains {shown}"):
         pretrain(tiny(), tmp_path)
     assert sorted(tmp_path.iterdir()) == before
     for path in before:
         path.unlink()
     (tmp_path / "checkpoints" / "step-00000002").mkdir(parents=True)
-    with pytest.raises(ProsminError, match=r"holds checkpoints but no config\.yaml"):
+    with pytest.raises(ProsminError, match=r"has checkpoints but no config\.yaml"):
         pretrain(tiny(), tmp_path)
 
 
@@ -405,7 +405,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path, tiny, poiso
     poison(step=4, pictures=1)  # counted from 0
     run = tmp_path / "run"
     words = (
-        r"Step 5 was not applied: its loss is not finite for 1 image: [^,]+\. The checkpoint step-00000004 is whole\."
+        r"Step 5 was not applied: its loss is not finite for 1 image: [^,]+\. The checkpoint step-00000004 is intact\."
     )
     with pytest.raises(ProsminError, match=words):
         pretrain(tiny(), run)
@@ -419,11 +419,11 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path, tiny, poiso
 @pytest.mark.parametrize(
     ("fields", "advice"),
     [
-        ({}, "Lower optimizer.lr or optimizer.clip; that is another run and needs another --out."),
+        ({}, "Lower optimizer.lr or optimizer.clip: a new run, which needs another --out."),
         (
             {"compute__precision": "bf16-mixed", "optimizer__clip": "null"},
-            "Lower optimizer.lr or set optimizer.clip; that is another run and needs another --out. "
-            "Or go on with this one in --compute.precision 32-true.",
+            "Lower optimizer.lr or set optimizer.clip: a new run, which needs another --out. "
+            "Or continue this run with --compute.precision 32-true.",
         ),
     ],
 )
@@ -440,22 +440,22 @@ def test_a_checkpoint_on_its_way_counts_when_a_run_breaks(tmp_path, tiny, monkey
     """Step 2 is not finite while step 2's checkpoint, of the steps 0 and 1, is being written."""
     poison(step=2, pictures=16)
     breaking, write = threading.Event(), checkpoints.write
-    refuse = logbook.refuse_unusable
+    refuse = logbook.stop_if_not_finite
 
-    def noticed(*arguments, next_steps):
+    def noticed(*arguments, advice):
         def told():
             breaking.set()
-            return next_steps()
+            return advice()
 
-        return refuse(*arguments, next_steps=told)
+        return refuse(*arguments, advice=told)
 
     def slow(folder, taken, *, keep):
         assert breaking.wait(timeout=60)
         return write(folder, taken, keep=keep)
 
-    monkeypatch.setattr(logbook, "refuse_unusable", noticed)
+    monkeypatch.setattr(logbook, "stop_if_not_finite", noticed)
     monkeypatch.setattr(checkpoints, "write", slow)
-    with pytest.raises(ProsminError, match="The checkpoint step-00000002 is whole"):
+    with pytest.raises(ProsminError, match="The checkpoint step-00000002 is intact"):
         pretrain(tiny(training__checkpoint_every="2"), tmp_path / "run")
 
 
@@ -490,7 +490,7 @@ def test_two_troubles_are_both_told(tmp_path, tiny, monkeypatch, poison, capsys)
     def broken(*arguments, **options):
         raise ProsminError("something else")
 
-    monkeypatch.setattr(logbook, "refuse_unusable", lambda taken, *a, **k: broken() if taken[0][0] == 2 else None)
+    monkeypatch.setattr(logbook, "stop_if_not_finite", lambda taken, *a, **k: broken() if taken[0][0] == 2 else None)
     with pytest.raises(ProsminError, match=r"^something else$"):
         pretrain(tiny(), tmp_path / "other")
     assert "warning: The checkpoint of step 2 cannot be written" in capsys.readouterr().err
@@ -517,7 +517,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_whole(tmp_path, tiny, monkeyp
         real(tensors, path)
 
     monkeypatch.setattr(checkpoints, "save_file", full)
-    with pytest.raises(ProsminError, match=r"step 4 cannot be written.*No space left.*step-00000002 is whole"):
+    with pytest.raises(ProsminError, match=r"step 4 cannot be written.*No space left.*step-00000002 is intact"):
         pretrain(tiny(), run)
     assert [p.name for p in (run / "checkpoints").iterdir()] == ["step-00000002"]
 

@@ -12,7 +12,7 @@ from prosmin.training import schedules
 from prosmin.training import step as stepping
 from prosmin.training.launch import make_fabric
 from prosmin.training.pretrain import build, prepare
-from prosmin.training.step import HeldDraws, RecordedStepper, Step, Stepper, mark_unusable
+from prosmin.training.step import GraphTrainingStep, StaticDraws, StepResult, TrainingStep, skip_update_if
 from tiny_methods import METHODS, tiny_method
 
 STEPS, EPOCH = 6, 3  # an epoch of three steps, so that what goes by epochs changes in between
@@ -31,13 +31,13 @@ class Rerun(recording.Recorded):
         return False
 
 
-class SealedDraws(HeldDraws):
+class SealedDraws(StaticDraws):
     """Refuses from the second step on what a recording would not follow: a new draw, and step or epoch as numbers."""
 
     sealed = False
 
-    def move(self, step, epoch):
-        super().move(step, epoch)
+    def move_to(self, step, epoch):
+        super().move_to(step, epoch)
         self.sealed = bool(self.keys or self.scalars)
 
     def __getattribute__(self, name):
@@ -52,7 +52,7 @@ def pictures(step: int, batch: int) -> Batch:
     return Batch(images, torch.full((batch, 2), 32), torch.arange(batch))
 
 
-def trained(kind: type[Stepper], config, device: str = "cpu") -> tuple[list[float], dict[str, torch.Tensor]]:
+def trained(kind: type[TrainingStep], config, device: str = "cpu") -> tuple[list[float], dict[str, torch.Tensor]]:
     """Losses of some steps and the weights after them."""
     fabric: Fabric = make_fabric(config, Path())
     method = build(config)
@@ -70,7 +70,7 @@ def trained(kind: type[Stepper], config, device: str = "cpu") -> tuple[list[floa
 @pytest.fixture
 def rerun(monkeypatch):
     monkeypatch.setattr(stepping, "Recorded", Rerun)
-    monkeypatch.setattr(stepping, "HeldDraws", SealedDraws)
+    monkeypatch.setattr(stepping, "StaticDraws", SealedDraws)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -80,8 +80,8 @@ def test_held_inputs_and_draws_train_the_same_model(rerun, name):
     if name != "ibot":  # convolutions in float64 take long
         changes |= {"views__global_size": "16", "views__local_size": "8"}
     config = tiny_method(name, compute__precision="64-true", **changes)
-    expected, weights = trained(Stepper, config)
-    losses, found = trained(RecordedStepper, config)
+    expected, weights = trained(TrainingStep, config)
+    losses, found = trained(GraphTrainingStep, config)
     assert losses == pytest.approx(expected, rel=1e-9)
     for key, value in weights.items():
         torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-12)
@@ -92,24 +92,24 @@ def test_other_shapes_are_recorded_anew(rerun):
     config = tiny_method("prosmin", compute__accelerator="cpu")
     fabric = make_fabric(config, Path())
     model, optimizer = prepare(fabric, config, build(config))
-    take = RecordedStepper(fabric, config, model, optimizer, epoch_of=float)
+    take = GraphTrainingStep(fabric, config, model, optimizer, epoch_of=float)
     values = schedules.values(config, 0, steps=STEPS, steps_per_epoch=EPOCH)
     first = take(0, pictures(0, 16), values)
-    kept = take._recorded
+    kept = take._graph
     take(1, pictures(1, 16), values)
-    assert take._recorded is kept
+    assert take._graph is kept
     wide = pictures(2, 16)
     take(2, Batch(torch.nn.functional.pad(wide.images, (0, 8)), wide.sizes, wide.index), values)
-    assert take._recorded is not kept
-    assert isinstance(first, Step)
+    assert take._graph is not kept
+    assert isinstance(first, StepResult)
 
 
 def test_held_draws_move_with_the_step():
     positions = torch.arange(5)
-    held = HeldDraws(3, 0, positions, 0.0)
+    held = StaticDraws(3, 0, positions, 0.0)
     key, scalar = held.key("views"), held.scalar("temperature", lambda epoch: 2.0 * epoch)
     first = held.uniform("views", 4).clone()
-    held.move(7, 0.5)
+    held.move_to(7, 0.5)
     assert held.key("views") is key
     assert held.scalar("temperature", lambda epoch: 0.0) is scalar
     assert float(scalar) == 1.0
@@ -128,14 +128,14 @@ def test_a_fused_optimizer_hears_through_fabric_that_a_gradient_is_unusable():
     for unusable, moved in ((True, False), (False, True)):
         before = weight.detach().clone()
         weight.grad = torch.full((3,), float("nan") if unusable else 1.0)
-        mark_unusable(optimizer, torch.tensor(unusable))
+        skip_update_if(torch.tensor(unusable), optimizer)
         optimizer.step()
         assert torch.equal(weight.detach(), before) is not moved
 
 
 @needs_gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-@pytest.mark.parametrize("kind", [Stepper, RecordedStepper])
+@pytest.mark.parametrize("kind", [TrainingStep, GraphTrainingStep])
 @pytest.mark.parametrize("name", METHODS)
 def test_steps_do_not_wait_for_a_gpu(name, kind):
     """From the images' numbers to the moved target, once all is allocated and recorded."""
@@ -166,8 +166,8 @@ def test_a_recorded_gpu_trains_the_same_model(name, changes):
     """float64, so that the order of sums does not matter; compiled code is left out."""
     changes = changes | ({"heads__freeze_last_epochs": "1"} if name in ("dino", "ibot") else {})
     config = tiny_method(name, compute__precision="64-true", compute__accelerator="cuda", **changes)
-    expected, weights = trained(Stepper, config, "cuda")
-    losses, found = trained(RecordedStepper, config, "cuda")
+    expected, weights = trained(TrainingStep, config, "cuda")
+    losses, found = trained(GraphTrainingStep, config, "cuda")
     assert losses == pytest.approx(expected, rel=1e-7)
     for key, value in weights.items():
         torch.testing.assert_close(found[key], value, rtol=1e-6, atol=1e-9)

@@ -1,4 +1,4 @@
-"""How fast a recipe trains and what bounds it: decoding, views, step, and all of it together."""
+"""How fast a recipe trains and what limits it: decoding, views, step, and all of them together."""
 
 from prosmin.benchmark.run import benchmark
 

@@ -1,4 +1,4 @@
-"""Times of a recipe's parts: decoding, views, step, all together; warmed up, synchronised, medians."""
+"""Times of the parts of a training step: decoding, views, step, all together; warmed up, synchronised, medians."""
 
 import statistics
 import time
@@ -16,20 +16,20 @@ from prosmin.data.stream import AHEAD, MORE_BAD, Feed, StreamFeed
 from prosmin.data.views import GLOBAL_VIEWS
 
 MOST_CALLS = 50
-"""Calls a repeat makes at most."""
+"""The most calls per repeat."""
 
 
 class Timing(NamedTuple):
-    """Seconds of one call: the median of the repeats, the fastest and the slowest of them."""
+    """Seconds per call: median, fastest and slowest of the repeats."""
 
     median: float
     lowest: float
     highest: float
     repeats: int
-    calls: int  # in a repeat
+    calls: int  # per repeat
 
     def row(self, pictures: int) -> dict[str, Any]:
-        """The numbers of a call that works on so many images, as they are saved."""
+        """The saved numbers of calls on so many images."""
         return {
             "ms": round(1e3 * self.median, 3),
             "ms_lowest": round(1e3 * self.lowest, 3),
@@ -49,10 +49,10 @@ def measure(
     seconds: float = 0.5,
     limit: float = 60.0,
 ) -> Timing:
-    """The time of `run`.
+    """The time of one call of `run`.
 
-    A repeat is as many calls as fill `seconds`, with one wait at its end: in training, too, a GPU works while the
-    host prepares the next call. After `limit` seconds no other repeat begins.
+    A repeat makes as many calls as fit into `seconds` and waits for the device once, at its end: in training, too, a
+    GPU works while the host prepares the next call. No repeat starts after `limit` seconds.
     """
     for _ in range(warmup):
         run()
@@ -66,12 +66,12 @@ def measure(
 
 
 def summarise(times: list[float], *, calls: int) -> Timing:
-    """What is told of the repeats' seconds a call."""
+    """The timing of repeats, given their seconds per call."""
     return Timing(statistics.median(times), min(times), max(times), len(times), calls)
 
 
 def elapsed(run: Callable[[], object], device: torch.device, *, calls: int = 1) -> float:
-    """Seconds that `calls` calls take, until the device has done all of them."""
+    """Seconds of `calls` calls, until the device has finished all of them."""
     synchronise(device)
     began = time.perf_counter()
     for _ in range(calls):
@@ -81,15 +81,15 @@ def elapsed(run: Callable[[], object], device: torch.device, *, calls: int = 1) 
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until a GPU has done what it was given."""
+    """Wait for a GPU to finish its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def count_parameters(method: nn.Module) -> dict[str, int]:
-    """Backbone f, projector g and every other part that is trained, such as a predictor; the target is a copy.
+    """Trained parameters: the backbone, the projector (the rest of `online`), and other children such as a predictor.
 
-    The parts are those of the module itself: `online.backbone`, what else `online` holds, and the children beside it.
+    The target network is a copy and does not count.
     """
     counts = {"backbone": 0, "projector": 0}
     for name, parameter in method.named_parameters():
@@ -104,11 +104,11 @@ def count_parameters(method: nn.Module) -> dict[str, int]:
 
 
 IMAGENET, EPOCHS = 1_281_167, 300
-"""The run whose hours are told: that of the paper's table of efficiency."""
+"""The run whose hours are estimated: that of the paper's efficiency table."""
 
 
 def measure_recipe(trainer: Trainer, source: Source, feed: Feed) -> dict[str, Any]:
-    """One row of the table: every part, the whole and what follows from them."""
+    """One row of the table: the time of each part and of the whole, and what limits it."""
     config, batch = trainer.config, trainer.config.training.batch_size
     parts = {"decode": time_decoding(source, config, trainer.device), **time_training(trainer, feed)}
     rate = parts["end to end"]["images_per_second"]
@@ -134,7 +134,7 @@ def measure_recipe(trainer: Trainer, source: Source, feed: Feed) -> dict[str, An
 
 
 def time_decoding(source: Source, config: Config, device: torch.device) -> dict[str, Any] | None:
-    """Reading and decoding alone, as a stream does it; None for images that come decoded."""
+    """Reading and decoding only, as a stream does it; None for images that are stored decoded."""
     if isinstance(source.read(0), Tensor):
         return None
     stream = StreamFeed(
@@ -146,7 +146,7 @@ def time_decoding(source: Source, config: Config, device: torch.device) -> dict[
 
 
 def time_training(trainer: Trainer, feed: Feed) -> dict[str, Any]:
-    """Views, step, and both fed by the images; the peak of memory is that of the last."""
+    """Views only, step only, and both with the images read; peak memory is that of the last."""
     batch, device = trainer.config.training.batch_size, trainer.device
     with closing(feed.batches(random_orders(len(feed), batch=batch))) as batches:  # type: ignore[type-var]
         pieces = trainer.pieces(next(batches))
@@ -157,7 +157,7 @@ def time_training(trainer: Trainer, feed: Feed) -> dict[str, Any]:
 
         making = measure(make_views, device)
         ready = [trainer.views(pieces[0])] * len(pieces)
-        stepping = measure(lambda: trainer.step(ready), device)
+        stepping = measure(lambda: trainer.train(ready), device)
         ready.clear()
         pieces.clear()
         if device.type == "cuda":
@@ -168,25 +168,25 @@ def time_training(trainer: Trainer, feed: Feed) -> dict[str, Any]:
 
 
 def describe_views(config: Config) -> str:
-    """Such as 2x224 + 8x96."""
+    """Number and size of the views: 2x224 + 8x96."""
     views = config.views
     local = f" + {views.local}x{views.local_size}" if views.local else ""
     return f"{GLOBAL_VIEWS}x{views.global_size}{local}"
 
 
 def what_bounds(parts: dict[str, Any], *, streamed: bool) -> str:
-    """The largest part, in one sentence."""
+    """What takes the most time, in one sentence."""
     views, step, whole = (parts[name]["ms"] for name in ("views", "step", "end to end"))
     decode = parts["decode"]["ms"] if parts["decode"] and streamed else 0.0
     if decode > views + step:
         return (
-            f"Decoding bounds it: {decode:.4g} ms a batch, {decode / (views + step):.1f} times the "
+            f"Decoding is the bottleneck: {decode:.4g} ms per batch, {decode / (views + step):.1f} times the "
             f"{views + step:.4g} ms of views and step."
         )
     name, most = ("The step", step) if step >= views else ("Making the views", views)
-    share = f"{name} bounds it: {most:.4g} of the {views + step:.4g} ms of views and step"
+    share = f"{name} is the bottleneck: {most:.4g} of the {views + step:.4g} ms of views and step"
     if not streamed:
-        return f"{share}; the images wait on the device."
+        return f"{share}; the images are already on the device."
     waiting = whole / (views + step) - 1.0
-    beside = "costs nothing" if waiting < 0.05 else f"adds {waiting:.0%}"
-    return f"{share}; decoding beside them, {decode:.4g} ms, {beside}."
+    cost = "costs nothing" if waiting < 0.05 else f"adds {waiting:.0%}"
+    return f"{share}; decoding in parallel, {decode:.4g} ms, {cost}."

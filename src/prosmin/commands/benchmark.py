@@ -1,20 +1,24 @@
-"""`prosmin benchmark`: how fast a recipe trains, and what bounds it."""
+"""`prosmin benchmark`: how fast a recipe trains, and what limits it."""
 
 import argparse
 from pathlib import Path
 
 from prosmin.commands.parsing import add_configuration, path, read_names, with_data
 
-LINE = "how fast a recipe trains, and what bounds it"
+LINE = "how fast a recipe trains, and what limits it"
 TAKES_FIELDS = True
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     add_configuration(parser, data="train on")
-    parser.add_argument("--methods", metavar="NAME,...", help="one row a method (default: the recipe's own)")
+    parser.add_argument("--methods", metavar="NAME,...", help="one row per method (default: the recipe's method)")
     parser.add_argument(
-        "--out", type=path, default=Path("benchmark.json"), metavar="FILE.json", help="where to (default: %(default)s)"
+        "--out",
+        type=path,
+        default=Path("benchmark.json"),
+        metavar="FILE.json",
+        help="output file (default: %(default)s)",
     )
 
 

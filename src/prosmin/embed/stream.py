@@ -18,7 +18,7 @@ from prosmin.data.unreadable import Noting
 from prosmin.embed.parts import Parts, Process
 from prosmin.encoder import Encoder
 from prosmin.models.backbones import is_recordable
-from prosmin.progress import EmbedProgress
+from prosmin.progress import Progress
 
 Data = bytes | Tensor | None
 """An image as its source has it; None where it could not be read."""
@@ -148,7 +148,8 @@ def fill(
     batches = decoded(source, orders, device)
     total = sum(len(parts.pictures(i)) for i in parts.own(process))
     done = total - sum(len(parts.pictures(i)) for i in missing)
-    progress = EmbedProgress(title, total=total, done=done, rank=process.rank, world=process.world)
+    share = f" (share of 1 of {process.world} processes)" if process.world > 1 else ""
+    progress = Progress(f"{title}{share}:", total=total, done=done, hidden=process.rank > 0)
     written: deque[Future[None]] = deque()
     with closing(batches), ThreadPoolExecutor(WRITERS, thread_name_prefix="prosmin-write") as writer, progress:
         for i in missing:
@@ -156,7 +157,7 @@ def fill(
             made: list[Made] = []
             for order in parts.pictures(i).split(batch):
                 made.append(make(next(batches)))
-                progress.advance(len(order))
+                progress.add_images(len(order))
             if source.unreadable:
                 check_readable(
                     source.lines(),

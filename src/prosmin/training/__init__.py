@@ -1,1 +1,1 @@
-"""Training: schedules, one step, the loop, checkpoints, health."""
+"""Training: one step, the loop, schedules, checkpoints, health, logs, processes."""

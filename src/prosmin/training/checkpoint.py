@@ -1,4 +1,8 @@
-"""Checkpoints: when one is due, how it is written and read. Tensors beside JSON, renamed into place, hashed."""
+"""Checkpoints: when one is due, how it is written and read.
+
+A checkpoint is a folder with tensors (safetensors) and a JSON file with their hashes. It is written under another name,
+flushed to disk and renamed, so that a process killed at any moment never leaves half of one.
+"""
 
 import json
 import re
@@ -9,7 +13,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -27,30 +30,24 @@ from prosmin.files import advice, file_hash, flush
 from prosmin.training.run_folder import RunFolder
 
 _NAME = re.compile(r"step-(\d{8})")
-_DAMAGED = ".damaged"
 _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A whole checkpoint read from the disk."""
+    """A run after a step."""
 
     step: int
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
-    pictures: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A run as it is after a step, in memory that no later step touches."""
-
-    step: int
-    fingerprint: str
-    model: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
-    pictures: dict[str, Any]  # that it learned from: how many, and what their files are known by
+    pictures: dict[str, Any]  # the images it was trained on: their number and a hash of their file names and sizes
+    fingerprint: str = ""
     knn: float | None = None
+
+
+def describe_images(fabric: Fabric, feed: Feed, config: Config) -> dict[str, Any]:
+    """The number of training images and, found by the first process for all, a hash of their file names and sizes."""
+    return {"count": len(feed), "mark": files_mark(config.data.spec) if fabric.is_global_zero else None}
 
 
 def snapshot(
@@ -58,32 +55,38 @@ def snapshot(
     optimizer: Optimizer,
     *,
     step: int,
-    fingerprint: str,
     pictures: dict[str, Any],
+    fingerprint: str = "",
     knn: float | None = None,
-) -> Snapshot:
-    """What is to be written; training may go on while it is."""
-    return Snapshot(step, fingerprint, _plain(model.state_dict()), _plain(_moments(model, optimizer)), pictures, knn)
+) -> Checkpoint:
+    """A copy in memory that later steps do not change."""
+    return Checkpoint(
+        step=step,
+        model=_on_cpu(model.state_dict()),
+        optimizer=_on_cpu(_moments(model, optimizer)),
+        pictures=pictures,
+        fingerprint=fingerprint,
+        knn=knn,
+    )
 
 
-def write(folder: Path, taken: Snapshot, *, keep: int) -> Path:
-    """Write the checkpoint of a step beside the others, then drop the oldest beyond `keep`, but never the best."""
-    final = folder / f"step-{taken.step:08d}"
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies as safetensors requires them: on the CPU, contiguous, sharing no memory."""
+    return {
+        name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+
+
+def write(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
+    """Write a checkpoint, then remove the oldest ones beyond `keep`, but never the best."""
+    final = folder / f"step-{checkpoint.step:08d}"
     part = folder / f".{final.name}.part"
     try:
-        for left in folder.glob(".step-*.part"):  # by a process that was killed while it wrote
+        for left in folder.glob(".step-*.part"):  # by a process that was killed while writing
             shutil.rmtree(left, ignore_errors=True)
         part.mkdir(parents=True)
-        save_file(taken.model, part / _MODEL)
-        save_file(taken.optimizer, part / _OPTIMIZER)
-        hashes = {name: file_hash(part / name) for name in (_MODEL, _OPTIMIZER)}
-        state = {"step": taken.step, "fingerprint": taken.fingerprint, "files": hashes, "knn_top1": taken.knn}
-        state |= {"pictures": taken.pictures}
-        (part / _STATE).write_text(json.dumps(state, indent=1))
-        granted = (part / _STATE).stat().st_mode  # by the umask; safetensors lets the owner alone read
-        for name in (_MODEL, _OPTIMIZER, _STATE):
-            (part / name).chmod(granted)
-            flush(part / name)
+        _write_files(part, checkpoint)
         if final.exists():  # a damaged one that was skipped on resume
             shutil.rmtree(final)
         part.rename(final)
@@ -91,32 +94,32 @@ def write(folder: Path, taken: Snapshot, *, keep: int) -> Path:
     except (OSError, SafetensorError) as error:
         shutil.rmtree(part, ignore_errors=True)
         older = newest_names(folder)
-        kept = (
-            f"{older[0]} is whole and the same command will continue from it"
-            if older
-            else "there is no earlier checkpoint"
-        )
+        kept = f"{older[0]} is intact and the same command continues from it" if older else "there is no earlier one"
         raise ProsminError(
-            f"The checkpoint of step {taken.step} cannot be written to {folder}: {error}; {kept}. "
+            f"The checkpoint of step {checkpoint.step} cannot be written to {folder}: {error}; {kept}. "
             f"{advice(error, final)}"
         ) from error
     for name in newest_names(folder)[keep:]:
         if name not in (final.name, best(folder)[0]):
-            shutil.rmtree(folder / name, ignore_errors=True)  # an old one that stays is no harm
+            shutil.rmtree(folder / name, ignore_errors=True)  # a leftover does no harm
     return final
 
 
-def best(folder: Path) -> tuple[str | None, float | None]:
-    """The checkpoint with the highest kNN and that kNN; of equal ones the oldest. None where none was measured."""
-    found: tuple[str | None, float | None] = (None, None)
-    for name in reversed(newest_names(folder)):
-        try:
-            score = json.loads((folder / name / _STATE).read_text()).get("knn_top1")
-        except (OSError, ValueError):  # damaged; `load_newest` names it
-            continue
-        if score is not None and (found[1] is None or score > found[1]):
-            found = name, score
-    return found
+def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
+    save_file(checkpoint.model, folder / _MODEL)
+    save_file(checkpoint.optimizer, folder / _OPTIMIZER)
+    state = {
+        "step": checkpoint.step,
+        "fingerprint": checkpoint.fingerprint,
+        "files": {name: file_hash(folder / name) for name in (_MODEL, _OPTIMIZER)},
+        "knn_top1": checkpoint.knn,
+        "pictures": checkpoint.pictures,
+    }
+    (folder / _STATE).write_text(json.dumps(state, indent=1))
+    mode = (folder / _STATE).stat().st_mode  # follows the umask; files of safetensors are readable by the owner only
+    for name in (_MODEL, _OPTIMIZER, _STATE):
+        (folder / name).chmod(mode)
+        flush(folder / name)
 
 
 def newest_names(folder: Path) -> list[str]:
@@ -126,36 +129,49 @@ def newest_names(folder: Path) -> list[str]:
     return sorted((p.name for p in folder.iterdir() if _NAME.fullmatch(p.name)), reverse=True)
 
 
+def best(folder: Path) -> tuple[str | None, float | None]:
+    """The checkpoint with the highest kNN (the oldest of equal ones) and that kNN; None if none was measured."""
+    found: tuple[str | None, float | None] = (None, None)
+    for name in reversed(newest_names(folder)):
+        try:
+            score = json.loads((folder / name / _STATE).read_text()).get("knn_top1")
+        except (OSError, ValueError):  # damaged; `load_newest` reports it
+            continue
+        if score is not None and (found[1] is None or score > found[1]):
+            found = name, score
+    return found
+
+
 def load_newest(folder: Path) -> tuple[Checkpoint | None, dict[str, str]]:
-    """The newest whole checkpoint, and by name what is wrong with each damaged one that was passed over."""
+    """The newest intact checkpoint, and {name: what is wrong} for each damaged one that was skipped."""
     damaged: dict[str, str] = {}
     for name in newest_names(folder):
         try:
             return load(folder / name), damaged
         except (FileNotFoundError, ValueError, KeyError, SafetensorError) as error:
             damaged[name] = str(error)
-        except OSError as error:  # it may be whole, and the steps since the one before it need not be lost
+        except OSError as error:  # it may be intact: do not lose the steps since the one before
             raise ProsminError(
-                f"The checkpoint {folder / name} cannot be read: {error.strerror}. Mend that and run again; or remove "
-                "it, to continue from the one before."
+                f"The checkpoint {folder / name} cannot be read: {error.strerror}. Fix that and run again; or remove "
+                "it to continue from the one before."
             ) from None
     return None, damaged
 
 
 def set_aside(folder: Path, name: str) -> str:
-    """Give a damaged checkpoint a name that is none, so that it counts neither as the best nor among those kept."""
-    aside = folder / f"{name}{_DAMAGED}"
+    """Rename a damaged checkpoint, so that it counts neither as the best nor among those kept."""
+    aside = folder / f"{name}.damaged"
     shutil.rmtree(aside, ignore_errors=True)
     (folder / name).rename(aside)
     return aside.name
 
 
 def load(path: Path) -> Checkpoint:
-    """One checkpoint; ValueError when a file is not the one that was written."""
+    """One checkpoint; ValueError if a file has changed since it was written."""
     state = json.loads((path / _STATE).read_text())
     for name, expected in state["files"].items():
         if file_hash(path / name) != expected:
-            raise ValueError(f"the hash of {name} does not fit")
+            raise ValueError(f"{name} does not match its hash")
     return Checkpoint(
         step=int(state["step"]),
         model=load_file(path / _MODEL),
@@ -165,28 +181,29 @@ def load(path: Path) -> Checkpoint:
 
 
 def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: Optimizer) -> None:
-    """Put a checkpoint's tensors into the model and the optimizer, strictly."""
+    """Copy a checkpoint's tensors into the model and the optimizer; their names must match."""
     try:
         model.load_state_dict(checkpoint.model, strict=True)
     except RuntimeError:
         raise ProsminError(
-            f"The checkpoint of step {checkpoint.step} holds other tensors than the networks of this configuration: an "
-            "earlier prosmin wrote it. Give another --out to begin anew."
+            f"The checkpoint of step {checkpoint.step} does not match the networks of this configuration: an earlier "
+            "version of prosmin wrote it. Start a new run with another --out."
         ) from None
+    is_fused = bool(optimizer.defaults.get("fused"))
     for parameter, name in _names(model, optimizer):
         prefix = f"{name}/"
-        entries = {key[len(prefix) :]: value for key, value in checkpoint.optimizer.items() if key.startswith(prefix)}
         optimizer.state[parameter] = {
-            key: _beside(parameter, value, is_counter=key == "step", fused=_fused(optimizer))
-            for key, value in entries.items()
+            key.removeprefix(prefix): _state_like(parameter, value, is_counter=key == f"{prefix}step", fused=is_fused)
+            for key, value in checkpoint.optimizer.items()
+            if key.startswith(prefix)
         }
 
 
-def _beside(parameter: nn.Parameter, value: Tensor, *, is_counter: bool, fused: bool) -> Tensor:
-    """A copy of what the optimizer keeps of a parameter, where it will look for it.
+def _state_like(parameter: nn.Parameter, value: Tensor, *, is_counter: bool, fused: bool) -> Tensor:
+    """A copy of an optimizer's state as it expects it.
 
-    Moments lie as their parameter lies and have its format: a fused optimizer refuses others. Step counters, (), stay
-    on the CPU unless the optimizer is fused.
+    Moments have the device, dtype and strides of their parameter: a fused optimizer refuses others. Step counters, (),
+    stay on the CPU unless the optimizer is fused.
     """
     if not is_counter:
         return torch.empty_like(parameter).copy_(value)
@@ -207,22 +224,11 @@ def _names(model: nn.Module, optimizer: Optimizer) -> list[tuple[nn.Parameter, s
     return [(p, names[id(p)]) for group in optimizer.param_groups for p in group["params"]]
 
 
-def _fused(optimizer: Optimizer) -> bool:
-    return bool(optimizer.defaults.get("fused"))
-
-
-def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors as safetensors takes them: on the CPU, contiguous, none sharing memory."""
-    return {
-        name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-        for name, tensor in tensors.items()
-    }
-
-
 class Saver:
-    """Writes a checkpoint when steps or minutes have passed, or when kNN was never better.
+    """Writes a checkpoint every few steps or minutes, and whenever kNN is the best so far.
 
-    Training goes on while a disk takes it, one at a time; what cannot be written ends the run some steps later.
+    Only the first process writes, in a thread, while training continues. A write that fails ends the run some steps
+    later.
     """
 
     def __init__(
@@ -234,7 +240,7 @@ class Saver:
         method: nn.Module,
         optimizer: Optimizer,
     ) -> None:
-        self.writes = fabric.is_global_zero  # the other processes meet it again in the next step
+        self.writes = fabric.is_global_zero
         self.config, self.folder, self.method, self.optimizer = config, run.checkpoints, method, optimizer
         self.pictures = pictures
         self.saved_at = time.monotonic()
@@ -245,64 +251,47 @@ class Saver:
     def __enter__(self) -> "Saver":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._writer.shutdown()
-        if error is not None and (trouble := self.trouble()):
-            print(f"warning: {trouble}", file=sys.stderr)
+        if error is not None and (text := self.error_text()):
+            print(f"warning: {text}", file=sys.stderr)
 
-    def is_due(self, behind: int) -> bool:
-        """Whether steps or, by this process's own clock, minutes have passed."""
-        training = self.config.training
-        late = training.checkpoint_minutes is not None and _since(self.saved_at) > 60 * training.checkpoint_minutes
-        return behind % training.checkpoint_every == 0 or (self.writes and late)
+    def is_due(self, done: int) -> bool:
+        """Whether enough steps or, by the first process's clock, minutes have passed."""
+        every, minutes = self.config.training.checkpoint_every, self.config.training.checkpoint_minutes
+        is_late = minutes is not None and time.monotonic() - self.saved_at > 60 * minutes
+        return done % every == 0 or (self.writes and is_late)
 
     def is_best(self, score: float | None) -> bool:
-        """Whether no checkpoint kept has a kNN as good."""
+        """Whether every kept checkpoint has a lower kNN."""
         return score is not None and (self.best is None or score > self.best)
 
-    def save(self, behind: int, score: float | None) -> None:
-        """Begin to write it, in the process that writes."""
+    def save(self, done: int, score: float | None) -> None:
+        """Start to write the checkpoint after `done` steps, in the process that writes."""
         if self.is_best(score):
             self.best = score
         if self.writes:
             self.wait()
-            taken = snapshot(
-                self.method,
-                self.optimizer,
-                step=behind,
-                fingerprint=fingerprint(self.config),
-                pictures=self.pictures,
-                knn=score,
-            )
-            self._writing = self._writer.submit(write, self.folder, taken, keep=self.config.training.keep)
+            mark = fingerprint(self.config)
+            copy = snapshot(self.method, self.optimizer, step=done, pictures=self.pictures, fingerprint=mark, knn=score)
+            self._writing = self._writer.submit(write, self.folder, copy, keep=self.config.training.keep)
         self.saved_at = time.monotonic()
 
     def check(self) -> None:
-        """An error where the last one could not be written, as far as is known."""
+        """Raise the error of the last write, if it has ended with one by now."""
         if self._writing is not None and self._writing.done():
             self.wait()
 
     def wait(self) -> None:
-        """Until the last one is whole on the disk; an error where it cannot be."""
+        """Wait until the last checkpoint is on disk; raise the error if it cannot be written."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
-    def trouble(self) -> str:
-        """Wait for the last one; in words why it could not be written, empty if it was."""
+    def error_text(self) -> str:
+        """Wait for the last write; its error as text, empty if there was none."""
         try:
             self.wait()
         except ProsminError as error:
             return str(error)
         return ""
-
-
-def _since(moment: float) -> float:
-    return time.monotonic() - moment
-
-
-def pictures_of(fabric: Fabric, feed: Feed, config: Config) -> dict[str, Any]:
-    """What a run learns from: how many images and, looked up by one process for all, the mark of their files."""
-    return {"count": len(feed), "mark": files_mark(config.data.spec) if fabric.is_global_zero else None}

@@ -1,4 +1,4 @@
-"""Is it learning? Numbers that show a collapse while the loss still looks fine, and a verdict in words."""
+"""Is the run learning? Numbers that show a collapse while the loss still looks fine, and a verdict in words."""
 
 import math
 from collections.abc import Callable
@@ -9,17 +9,16 @@ from torch import Tensor
 
 from prosmin.config import Config
 
-COLLAPSED_STD = 1e-3  # a healthy target has a standard deviation of a few hundredths (cosines); a collapsed one 1e-4
+COLLAPSED_STD = 1e-3  # the standard deviation of a healthy target is a few hundredths, of a collapsed one 1e-4
 COLLAPSED_RANK = 2.0
-PATIENCE = 3  # logged lines in a row before a collapse is one: a single batch may look odd
-HOST_RANK = 1024  # sides of a Gram matrix up to which the host finds its spectrum while a GPU goes on; above, too slow
-SHRUNK_RANK = 0.35  # share of the first rank seen; below it features leave their dimensions while the loss looks fine
-RISEN = 10.0  # sizes of the first loss, at least 1, by which a loss may rise: healthy ones end below where they began
-LARGEST_LOSS = 1e4  # losses compare vectors of length one and are tens at most; for runs with a single logged line
+PATIENCE = 3  # rows in a row before a problem counts: a single batch may look odd
+HOST_RANK = 1024  # side of a Gram matrix up to which the host computes its spectrum while a GPU trains
+SHRUNK_RANK = 0.35  # share of the first rank below which features lose dimensions while the loss looks fine
+RISEN = 10.0  # how far a loss may rise, in units of the first loss (at least 1); a healthy loss falls
+LARGEST_LOSS = 1e4  # for runs with a single row; losses compare unit vectors and are tens at most
+RANK_FEATURES = 2048  # the rank is computed from this many features at most
 
-
-LOOKED_AT = 2048  # features whose rank is taken, at most
-Together = Callable[[Tensor, int], Tensor]
+Gather = Callable[[Tensor, int], Tensor]
 Trouble = Literal["shrinking", "collapsing", "diverging"]
 _TROUBLES: tuple[Trouble, ...] = get_args(Trouble)  # the worst last
 
@@ -43,27 +42,27 @@ def _gram(features: Tensor) -> Tensor:
 
 
 def _rank(gram: Tensor) -> Tensor:
-    """By way of the Gram matrix singular values come far faster, in float64 exact to 1e-8 of the largest."""
-    # Features that are no numbers are no error here: the loss of the same step ends the run, with a sentence.
+    """From the Gram matrix: far faster than singular values, and in float64 exact to 1e-8 of the largest."""
+    # NaN is no error here: the loss of the same step stops the run, with a message.
     singular = torch.linalg.eigvalsh(gram.nan_to_num(0.0, 0.0, 0.0)).clamp_min(0.0).sqrt()
     share = singular / singular.sum().clamp_min(1e-12)
     return torch.exp(-(share * torch.log(share.clamp_min(1e-12))).sum())
 
 
 @torch.no_grad()
-def measure(observed: dict[str, Tensor], together: Together = lambda x, dim: x, *, world: int = 1) -> dict[str, Tensor]:
-    """What the health numbers of a step are made of, from what a method observed: on the device, without waiting.
+def measure(observed: dict[str, Tensor], gather: Gather = lambda x, dim: x, *, world: int = 1) -> dict[str, Tensor]:
+    """The tensors that `numbers` needs, from what a method observed in a step: on the device, without waiting.
 
-    `together` puts the tensors of `world` processes side by side along a dimension: the numbers are of all images.
+    `gather` concatenates the tensors of `world` processes along a dimension, so that all images count.
     """
     found: dict[str, Tensor] = {}
     if "target" in observed:
-        found["target_std"] = target_std(together(observed["target"], 1))
+        found["target_std"] = target_std(gather(observed["target"], 1))
     if "features" in observed:
-        gram = _gram(together(observed["features"][: LOOKED_AT // world], 0))
+        gram = _gram(gather(observed["features"][: RANK_FEATURES // world], 0))
         found |= {"feature_gram": gram} if len(gram) <= HOST_RANK else {"feature_rank": _rank(gram)}
     if "scale" in observed:
-        scale = together(observed["scale"], 1).float()
+        scale = gather(observed["scale"], 1).float()
         found |= {"scale_mean": scale.mean(), "scale_min": scale.min(), "scale_max": scale.max()}
     return found
 
@@ -77,28 +76,31 @@ def numbers(measured: dict[str, Tensor]) -> dict[str, float]:
 
 
 def verdict(rows: list[dict[str, float]], config: Config | None = None) -> str:
-    """One sentence on a run, from its logged lines in order; advice follows from its configuration."""
+    """One sentence on a run from its rows in metrics.jsonl, with advice that fits its configuration."""
     if not rows:
         return "no steps yet"
     last = rows[-1]
     match trouble(rows, last):
         case "diverging":
             began = f", {rows[0]['loss']:.4g} at the start" if len(rows) > 1 else ""
-            return f"diverging: loss {last['loss']:.4g}{began}; {_calmer(config)}"
+            clip = ", or set optimizer.clip" if config is not None and config.optimizer.clip is None else ""
+            return f"diverging: loss {last['loss']:.4g}{began}; lower optimizer.lr{clip}"
         case "collapsing":
-            return f"collapsing: {_signs(last)} since step {_since(rows)}; {_advice(config)}"
+            signs = f"target std {last.get('target_std', math.nan):.1e}, "
+            signs += f"feature rank {last.get('feature_rank', math.nan):.1f}"
+            return f"collapsing: {signs} since step {_collapsed_since(rows)}; {_advice(config)}"
         case "shrinking":
             began = f"{_first_rank(rows):.1f} at the start"
             return f"shrinking: feature rank {last['feature_rank']:.1f}, {began}; {_advice(config)}"
     if not {"target_std", "feature_rank"} & last.keys():
-        return "unknown: the method gives neither features nor target to observe"
+        return "unknown: the method reports neither features nor targets"
     rank = f", feature rank {last['feature_rank']:.0f}" if "feature_rank" in last else ""
     std = f"target std {last['target_std']:.3f}" if "target_std" in last else "no target observed"
     return f"healthy: {std}{rank}"
 
 
 def trouble(rows: list[dict[str, float]], row: dict[str, float]) -> Trouble | None:
-    """What is wrong with one logged line of a run."""
+    """The problem that one row of a run shows, if any."""
     if is_diverged([rows[0], row]):
         return "diverging"
     if is_collapsed(row):
@@ -108,76 +110,67 @@ def trouble(rows: list[dict[str, float]], row: dict[str, float]) -> Trouble | No
 
 
 class Watch:
-    """Looks at every logged line while training goes on."""
+    """Checks every row while a run trains."""
 
     def __init__(self, config: Config, rows: list[dict[str, float]]) -> None:
         self.config = config
         self.rows = list(rows)
-        self.sentence = ""
-        self._lasting = self._worst_common()  # how bad each of the newest lines is at least, 0: one of them is fine
-        self._told = 0
+        self.verdict = ""
+        self._level = self._lasting_level()
+        self._warned = 0
 
     @property
     def gives_up(self) -> bool:
-        """Whether the run should end, as `training.on_collapse` decides."""
-        return self._lasting >= _badness("collapsing") and self.config.training.on_collapse == "stop"
+        """Whether `training.on_collapse` stops the run."""
+        return self._level >= _level("collapsing") and self.config.training.on_collapse == "stop"
 
-    def see(self, row: dict[str, float]) -> str:
-        """Take a line; the verdict comes back when a trouble has lasted for some lines, and when it gets worse."""
+    def add(self, row: dict[str, float]) -> str:
+        """Add a row; returns a verdict to warn with when a problem has lasted for some rows or has become worse."""
         self.rows.append(row)
-        self._lasting = self._worst_common()
-        self.sentence = verdict(self.rows, self.config) if self._lasting else ""
-        is_new, self._told = self._lasting > self._told, self._lasting and max(self._told, self._lasting)
-        return self.sentence if is_new else ""
+        self._level = self._lasting_level()
+        self.verdict = verdict(self.rows, self.config) if self._level else ""
+        is_new, self._warned = self._level > self._warned, self._level and max(self._warned, self._level)
+        return self.verdict if is_new else ""
 
-    def _worst_common(self) -> int:
-        newest = [_badness(trouble(self.rows, each)) for each in self.rows[-PATIENCE:]]
+    def _lasting_level(self) -> int:
+        """The mildest level of the newest rows; 0 if one of them is fine or there are too few."""
+        newest = [_level(trouble(self.rows, each)) for each in self.rows[-PATIENCE:]]
         return min(newest) if len(newest) == PATIENCE else 0
 
 
-def _badness(kind: Trouble | None) -> int:
+def _level(kind: Trouble | None) -> int:
     return 0 if kind is None else 1 + _TROUBLES.index(kind)
 
 
 def is_collapsed(row: dict[str, float]) -> bool:
-    """Whether a logged line shows a target without spread or features without dimensions."""
+    """Whether a row shows targets without spread or features without dimensions."""
     return row.get("target_std", 1.0) < COLLAPSED_STD or row.get("feature_rank", 99.0) < COLLAPSED_RANK
 
 
 def is_diverged(rows: list[dict[str, float]]) -> bool:
-    """Whether the last logged loss is no number, or far above the first: in its size, since losses may be negative."""
+    """Whether the last loss is not finite, or far above the first, relative to its size (losses may be negative)."""
     first, last = rows[0].get("loss", 0.0), rows[-1].get("loss", 0.0)
     highest = min(first + RISEN * max(abs(first), 1.0), LARGEST_LOSS)
-    return not last <= highest  # nor is NaN
+    return not last <= highest  # true for NaN as well
 
 
 def _first_rank(rows: list[dict[str, float]]) -> float:
     return next((row["feature_rank"] for row in rows if "feature_rank" in row), 0.0)
 
 
-def _signs(row: dict[str, float]) -> str:
-    return f"target std {row.get('target_std', math.nan):.1e}, feature rank {row.get('feature_rank', math.nan):.1f}"
-
-
 def _advice(config: Config | None) -> str:
-    """What to change, as far as the configuration has it to change."""
-    steps = []
+    """What to change, among the fields that the configuration has."""
+    changes = []
     if config is not None and getattr(config.loss, "lam", 0.5) < 0.5:
-        steps.append("raise loss.lam to 0.5")
-    if config is not None and getattr(config.heads, "batchnorm", True) is False:
-        steps.append("turn on heads.batchnorm")
-    if config is not None and getattr(config.heads, "bottleneck_batchnorm", True) is False:
-        steps.append("turn on heads.bottleneck_batchnorm")
-    return ", or ".join([*steps, "lower optimizer.lr"])
+        changes.append("raise loss.lam to 0.5")
+    for name in ("batchnorm", "bottleneck_batchnorm"):
+        if config is not None and getattr(config.heads, name, True) is False:
+            changes.append(f"turn on heads.{name}")
+    return ", or ".join([*changes, "lower optimizer.lr"])
 
 
-def _calmer(config: Config | None) -> str:
-    unclipped = config is not None and config.optimizer.clip is None
-    return "lower optimizer.lr" + (", or set optimizer.clip" if unclipped else "")
-
-
-def _since(rows: list[dict[str, float]]) -> int:
-    """The first step of the unbroken run of collapsed lines at the end."""
+def _collapsed_since(rows: list[dict[str, float]]) -> int:
+    """The first step of the collapsed rows at the end."""
     first = rows[-1]
     for row in reversed(rows):
         if not is_collapsed(row):

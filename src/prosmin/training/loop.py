@@ -1,8 +1,7 @@
-"""The loop: read from top to bottom. It knows no method."""
+"""The training loop, to be read from top to bottom. It knows no method."""
 
 import signal
 import threading
-from collections.abc import Iterator
 from types import FrameType
 
 from lightning_fabric import Fabric
@@ -11,29 +10,31 @@ from torch.optim import Optimizer
 
 from prosmin.config import Config
 from prosmin.data.order import Order
-from prosmin.data.stream import Batch, Feed
+from prosmin.data.stream import Feed
 from prosmin.errors import Interrupted, ProsminError, Stopped
-from prosmin.progress import TrainingProgress
+from prosmin.progress import Progress
 from prosmin.training import health, schedules
-from prosmin.training.checkpoint import Saver, pictures_of
+from prosmin.training.checkpoint import Saver, describe_images
 from prosmin.training.launch import Processes
-from prosmin.training.log import Logbook, begin_line
+from prosmin.training.log import Logbook, first_columns
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.run_folder import RunFolder
-from prosmin.training.step import make_stepper
+from prosmin.training.step import make_training_step
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+SIGNALLED, COLLAPSED = 1, 2
+"""Why a run stops early; if processes differ, the larger number wins."""
 
 
 class StopRequest:
-    """Within the block a signal sets `name`; a second Ctrl-C interrupts at once."""
+    """Within the block, a signal sets `name` so that the loop can save and stop; a second Ctrl-C interrupts at once."""
 
     def __init__(self) -> None:
         self.name: str | None = None
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "StopRequest":
-        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
+        if threading.current_thread() is threading.main_thread():  # Python sets handlers only there
             for number in SIGNALS:
                 self._before[number] = signal.signal(number, self._receive)
         return self
@@ -46,10 +47,6 @@ class StopRequest:
         if self.name is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.name = signal.Signals(number).name
-
-
-ASKED, COLLAPSED = 1, 2
-"""Why the processes leave early; the larger reason wins."""
 
 
 def train(
@@ -65,61 +62,51 @@ def train(
     steps: int,
     knn: OnlineKnn | None = None,
 ) -> int:
-    """Train from step `start` up to the end and give back the steps behind us; `Stopped` when asked to leave early."""
-    training = config.training
+    """Train from step `start` to the end and return the number of steps done; `Stopped` after a signal."""
+    training, per_epoch = config.training, order.steps_per_epoch
     last = min(steps, training.max_steps or steps)
     method: nn.Module = model.module  # type: ignore[assignment]
-    take_step = make_stepper(fabric, config, model, optimizer, epoch_of=lambda step: step / order.steps_per_epoch)
-    progress = TrainingProgress(
-        start=start, steps=last, steps_per_epoch=order.steps_per_epoch, quiet=not fabric.is_global_zero
-    )
+    take_step = make_training_step(fabric, config, model, optimizer, epoch_of=lambda step: step / per_epoch)
+    progress = Progress("step", total=last, done=start, lines=20, hidden=not fabric.is_global_zero)
     processes = Processes()
-    saver = Saver(fabric, config, run, pictures_of(fabric, feed, config), method, optimizer)
-    log = Logbook(fabric, config, run, feed, progress, processes, saver, start=start)
+    saver = Saver(fabric, config, run, describe_images(fabric, feed, config), method, optimizer)
+    log = Logbook(fabric, config, run, feed, processes, saver, start=start)
+    orders = (order(step, rank=fabric.global_rank, world=fabric.world_size) for step in range(start, last))
 
     with saver, StopRequest() as stop, progress:
-        for step, batch in enumerate(_batches(fabric, feed, order, start, last), start):
-            values = schedules.values(config, step, steps=steps, steps_per_epoch=order.steps_per_epoch)
-            done = take_step(step, batch, values)
-            log.settle()  # what was asked for after an earlier step: a GPU has this one to work on meanwhile
-            log.take(step, done, batch.index)
-            behind = step + 1
+        for step, batch in enumerate(feed.batches(orders), start):
+            values = schedules.values(config, step, steps=steps, steps_per_epoch=per_epoch)
+            result = take_step(step, batch, values)
+            log.finish()  # a request made after an earlier step: a GPU works on this one meanwhile
+            log.add(step, result, batch.index)
+            done = step + 1
 
-            wished = COLLAPSED if log.watch.gives_up else ASKED if stop.name else 0
-            leaving = processes.agree(wished)
-            measuring = bool(training.knn_every) and (behind % (training.knn_every or 1) == 0 or behind == last)
-            logging = behind % training.log_every == 0 or behind == last or measuring
-            saving = behind == last or bool(leaving) or saver.is_due(behind)
+            reason = COLLAPSED if log.watch.gives_up else SIGNALLED if stop.name else 0
+            stopping = processes.agree(reason)
+            measuring = bool(training.knn_every) and (done % (training.knn_every or 1) == 0 or done == last)
+            logging = done % training.log_every == 0 or done == last or measuring
+            saving = done == last or bool(stopping) or saver.is_due(done)
             if logging or saving or log.at_once:
-                line = begin_line(behind, values, epoch=behind / order.steps_per_epoch) if logging else None
-                log.ask(done, line)
+                log.request(result, first_columns(done, values, epoch=done / per_epoch) if logging else None)
             score: float | None = None
             if measuring or saving or log.at_once:
-                score = log.settle(knn if measuring else None, method)
-            progress.advance(behind)
+                score = log.finish(knn if measuring else None, method)
+            progress.update(done, f"epoch {done / per_epoch:.1f}  {log.note}".rstrip())
             if saving or saver.is_best(score):
-                saver.save(behind, score)
+                saver.save(done, score)
             saver.check()
-            if leaving and behind < last:
+            if stopping and done < last:
                 saver.wait()
                 processes.close()
-                raise _farewell(leaving, behind, last, log.watch, signal_name=stop.name)
+                raise _stopped(stopping, done, last, log.watch, signal_name=stop.name)
         saver.wait()
     processes.close()
-    return max(start, last)  # a checkpoint may lie beyond a training.max_steps that was lowered
+    return max(start, last)  # a checkpoint may be beyond a training.max_steps that was lowered
 
 
-def _batches(fabric: Fabric, feed: Feed, order: Order, start: int, last: int) -> Iterator[Batch]:
-    """This process's share of every step."""
-    orders = (order(step, rank=fabric.global_rank, world=fabric.world_size) for step in range(start, last))
-    return feed.batches(orders)
-
-
-def _farewell(reason: int, behind: int, last: int, watch: health.Watch, *, signal_name: str | None) -> ProsminError:
-    if reason == ASKED:
+def _stopped(reason: int, done: int, last: int, watch: health.Watch, *, signal_name: str | None) -> ProsminError:
+    if reason == SIGNALLED:
         kind = Interrupted if signal_name == "SIGINT" else Stopped
-        return kind(
-            f"Stopped at step {behind} of {last} as asked; the checkpoint is saved. The same command continues."
-        )
-    why = watch.sentence or "the first process tells why"
-    return ProsminError(f"Stopped at step {behind} of {last}, as training.on_collapse asks: {why}.")
+        return kind(f"Stopped at step {done} of {last} as asked; the checkpoint is saved. The same command continues.")
+    why = watch.verdict or "the first process says why"
+    return ProsminError(f"Stopped at step {done} of {last}, because training.on_collapse is stop: {why}.")

@@ -1,4 +1,4 @@
-"""kNN while training: how well the present features tell a held-out tenth of the labelled images."""
+"""kNN during training: the accuracy of the current features on a held-out tenth of the labelled images."""
 
 import torch
 from torch import Tensor, nn
@@ -11,37 +11,37 @@ from prosmin.encoder.neighbours import knn_top1
 from prosmin.errors import UsageError
 
 BATCH = 256
-SEED = 0  # the same images in every run of a set, whatever the run's own seed
+SEED = 0  # the same images in all runs on a set, whatever their seeds
 
 
 class OnlineKnn:
-    """The images are chosen once: a balanced part of the set, of which a tenth is asked for by the rest."""
+    """Chooses a balanced part of the images once; a tenth of it is classified by the rest."""
 
     def __init__(self, feed: Feed, config: Config) -> None:
         labels = feed.labels
         if labels is None:
             raise UsageError(
                 f"training.knn_every is {config.training.knn_every}, but {config.data.spec} has no labels. "
-                "Leave it out, or give labelled images."
+                "Leave it out, or train on labelled images."
             )
         share = min(1.0, config.training.knn_pictures / len(labels))
         self.chosen = balanced_subset(labels, share, seed=SEED)
         self.feed, self.config = feed, config
-        self._held_out(self.chosen)  # too few to ask any is found before the first step
+        self._held_out(self.chosen)  # an error, if any, comes before the first step
 
     @torch.no_grad()
     def __call__(self, method: nn.Module) -> float:
-        """Top-1 of the held-out tenth; the method is left as it was."""
+        """Top-1 accuracy on the held-out tenth; the method does not change."""
         modes = [(module, module.training) for module in method.modules()]
         method.eval()
         weights = next(method.parameters())
         device = weights.device
         features, numbers = [], []
-        # The networks are compiled for training alone: compiling them again for these few passes would take longer.
+        # The networks are compiled for training only: compiling them for these few passes would take longer.
         with torch.compiler.set_stance("force_eager"):
             for batch in self.feed.batches(self.chosen.split(BATCH)):
                 view = evaluation_view(batch.images, batch.sizes, self.config.views).to(weights.dtype)
-                with torch.autocast(device.type, torch.bfloat16, enabled=self._narrow):
+                with torch.autocast(device.type, torch.bfloat16, enabled=self.config.compute.precision == "bf16-mixed"):
                     features.append(method.encode(view).features.float())  # type: ignore[operator]
                 numbers.append(batch.index)
         for module, mode in modes:
@@ -52,17 +52,13 @@ class OnlineKnn:
         return knn_top1(torch.cat(features), labels, self._held_out(number))
 
     def _held_out(self, numbers: Tensor) -> Tensor:
-        """Which of the images with these numbers are asked for, (N,) mask; an error where none would be."""
+        """Which of the images with these numbers are held out, (N,) mask; an error if none would be."""
         assert self.feed.labels is not None
         keys = [self.feed.key(int(i)) for i in numbers]
         mask = held_out_mask(self.feed.labels[numbers], keys, self.config.data.spec, seed=SEED)
         if not bool(mask.any()):
             raise UsageError(
                 f"training.knn_every is {self.config.training.knn_every}, but of the {len(numbers)} labelled images "
-                f"of {self.config.data.spec} no tenth can be held out. Leave it out, or give more images a class."
+                f"of {self.config.data.spec} no tenth can be held out. Leave it out, or give more images per class."
             )
         return mask
-
-    @property
-    def _narrow(self) -> bool:
-        return self.config.compute.precision == "bf16-mixed"

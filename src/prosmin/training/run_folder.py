@@ -14,19 +14,19 @@ from prosmin.files import write_text
 from prosmin.messages import some
 
 _LOGS = (".log", ".out", ".err")
-"""Endings of files into which a shell or SLURM may write what the run says."""
+"""Endings of files into which a shell or SLURM may write the output of a run."""
 
 
 def other_files(folder: Path) -> list[str]:
-    """What lies in a folder besides hidden files and what a launcher writes there before a run begins."""
+    """The files in a folder, except hidden ones and logs that a launcher writes before a run starts."""
     try:
         return sorted(name for name in os.listdir(folder) if not name.startswith(".") and not name.endswith(_LOGS))
-    except OSError:  # who may not list it cannot use it: `open` says so
+    except OSError:  # `open` reports a folder that cannot be used
         return []
 
 
 class RunFolder:
-    """Names and files of one run. Opening it for training takes a lock that ends with the process."""
+    """The files of one run. Opening it for training takes a lock that ends with the process."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
@@ -39,7 +39,7 @@ class RunFolder:
 
     @property
     def metrics_file(self) -> Path:
-        """One JSON object a logged step."""
+        """One JSON object per logged step."""
         return self.path / "metrics.jsonl"
 
     @property
@@ -49,42 +49,41 @@ class RunFolder:
 
     @property
     def encoder_file(self) -> Path:
-        """The trained encoder; it exists once the run has finished."""
+        """The trained encoder; written when the run has finished."""
         return self.path / "encoder.safetensors"
 
     def read_config(self) -> Config:
         """The configuration the folder was started with."""
         if not self.config_file.is_file():
             raise ProsminError(
-                f"{self.path} is not a run folder: it holds no config.yaml. "
+                f"{self.path} is not a run folder: it has no config.yaml. "
                 "Give the folder that `prosmin pretrain --out` wrote."
             )
         return configs.build(configs.read_yaml(self.config_file))
 
     def is_finished(self, config: Config) -> bool:
-        """Whether the run's encoder is there and stems from the last step that the configuration asks for."""
+        """Whether the encoder of the last step that the configuration asks for has been written."""
         if not (self.path / CARD).is_file():
             return False
         card = read_card(self.path)
         return card["trained"] >= min(card["steps"], config.training.max_steps or card["steps"])
 
     def refuse_other_files(self) -> None:
-        """An error where the folder is somebody's, not a run's: what a launcher writes beside a run may be there."""
+        """An error if the folder holds files that are not of a run."""
         if self.config_file.exists() or not self.path.is_dir():
             return
         if any(self.path.glob("checkpoints/step-*")):
             raise ProsminError(
-                f"{self.path} holds checkpoints but no config.yaml. "
-                "Put the file back, or give another folder with --out."
+                f"{self.path} has checkpoints but no config.yaml. Put the file back, or give another folder with --out."
             )
         if others := other_files(self.path):
             raise ProsminError(
-                f"{self.path} is no run folder and not empty: it holds {some(others)}. "
+                f"{self.path} is not a run folder and not empty: it contains {some(others)}. "
                 "Give a new or empty folder with --out."
             )
 
     def open(self, config: Config) -> None:
-        """Make the folder, or check that the one there was started with the same configuration; take the lock."""
+        """Make the folder, or check that its run has the same configuration; take the lock."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._take_lock()
@@ -93,30 +92,30 @@ class RunFolder:
                 f"The run folder {self.path} cannot be used: {error.strerror}. Give another with --out."
             ) from None
         if self.config_file.exists():
-            self._refuse_another(self.read_config(), config)
+            self._check_config(self.read_config(), config)
         else:
             write_text(self.config_file, configs.to_yaml(config))
 
-    def go_on(self, config: Config) -> None:
-        """Write what has changed of the fields that may, such as training.max_steps: the file stays true."""
+    def update_config(self, config: Config) -> None:
+        """Save the new values of fields that may change between starts, such as training.max_steps."""
         if self.read_config() != config:
             write_text(self.config_file, configs.to_yaml(config))
 
-    def _refuse_another(self, there: Config, config: Config) -> None:
-        different = configs.differences(there, config)
+    def _check_config(self, existing: Config, config: Config) -> None:
+        different = configs.differences(existing, config)
         if not different:
             return
-        shown = "(there -> asked for):\n  " + "\n  ".join(different)
-        if not self.is_finished(there):
+        changes = "(there -> given):\n  " + "\n  ".join(different)
+        if not self.is_finished(existing):
             raise ProsminError(
-                f"{self.path} holds a run of another configuration {shown}\n"
+                f"{self.path} contains a run of another configuration {changes}\n"
                 "Give another folder with --out, or leave the options out to continue that run."
             )
         fits = not any(line.startswith("backbone.") for line in different)
-        start = f" `--backbone.weights {self.encoder_file}` starts it from the weights of this one." if fits else ""
+        start = f" `--backbone.weights {self.encoder_file}` starts it from the weights of this run." if fits else ""
         raise ProsminError(
-            f"{self.path} holds a run that has finished, of another configuration {shown}\n"
-            f"More epochs, or any other change, are a new run: give another folder with --out.{start}"
+            f"{self.path} contains a finished run of another configuration {changes}\n"
+            f"More epochs, or any other change, make a new run: give another folder with --out.{start}"
         )
 
     def _take_lock(self) -> None:
@@ -133,13 +132,13 @@ class RunFolder:
         self._lock = lock
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The logged lines in order; a last line cut short by a kill is left out."""
+        """The logged rows in order, without a last line that a kill cut short."""
         if not self.metrics_file.is_file():
             return []
         rows = []
@@ -151,12 +150,12 @@ class RunFolder:
         return rows
 
     def rewind_metrics(self, step: int) -> None:
-        """Drop the lines after `step`: the steps they tell of are done again."""
+        """Drop the rows after `step`, whose steps are repeated."""
         kept = [row for row in self.read_metrics() if row["step"] <= step]
         write_text(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
 
     def log(self, row: dict[str, Any]) -> None:
-        """Append one line."""
+        """Append one row."""
         with self.metrics_file.open("a") as file:
             file.write(json.dumps(row) + "\n")
             file.flush()

@@ -23,7 +23,7 @@ def warmup_cosine(step: int, steps: int, warmup: int, peak: float, end: float) -
 
 @dataclass(frozen=True)
 class Values:
-    """What the schedules say for one step."""
+    """The scheduled values of one step."""
 
     lr: float
     weight_decay: float

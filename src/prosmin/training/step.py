@@ -1,6 +1,6 @@
-"""One step: images become views, views a gradient, the gradient an update, and the target follows."""
+"""One training step: images become views, views a loss and its gradient, the gradient an update; the target follows."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -16,52 +16,25 @@ from prosmin.data import views as view_making
 from prosmin.data.stream import Batch
 from prosmin.data.views import Views
 from prosmin.errors import ProsminError
-from prosmin.messages import some
 from prosmin.methods.output import Draws, Output, as_scalar
 from prosmin.models.backbones import is_recordable
 from prosmin.training.schedules import Values
 
 
-class HeldDraws(Draws):
-    """Draws whose keys and scalars stay in their places while their values go from step to step."""
-
-    def __init__(self, seed: int, step: int, positions: Tensor, epoch: float) -> None:
-        super().__init__(seed, step, positions, epoch)
-        self.keys: dict[str, Tensor] = {}
-        self.scalars: dict[str, tuple[Tensor, Callable[[float], float]]] = {}
-
-    def move(self, step: int, epoch: float) -> None:
-        """On to another step: every value is written into its place."""
-        self.step, self.epoch = step, epoch
-        for purpose, place in self.keys.items():
-            place.fill_(randomness.key(self.seed, step, purpose))
-        for place, of in self.scalars.values():
-            place.fill_(of(epoch))
-
-    def key(self, purpose: str) -> Tensor:
-        """The key's place."""
-        if purpose not in self.keys:
-            key = randomness.key(self.seed, self.step, purpose)
-            self.keys[purpose] = torch.full((), key, dtype=torch.int64, device=self.positions.device)
-        return self.keys[purpose]
-
-    def scalar(self, purpose: str, of: Callable[[float], float]) -> Tensor:
-        """The number's place."""
-        if purpose not in self.scalars:
-            self.scalars[purpose] = (as_scalar(of(self.epoch), self.positions.device), of)
-        return self.scalars[purpose][0]
-
-
-class Step(NamedTuple):
-    """What one step leaves behind, on the device."""
+class StepResult(NamedTuple):
+    """The outcome of one step, on the device."""
 
     loss: Tensor  # ()
     grad_norm: Tensor  # ()
     output: Output
 
+    def without_embeddings(self) -> "StepResult":
+        """Only the losses: the embeddings and scales of many steps that wait to be checked would fill a GPU."""
+        return self._replace(output=Output(self.output.losses, {}, {}))
+
 
 def make_optimizer(method: nn.Module, config: Config, *, fused: bool) -> Optimizer:
-    """AdamW over what learns; weight decay on matrices and filters only, not on biases and norms."""
+    """AdamW over all trainable parameters; weight decay on matrices and filters only, not on biases and norms."""
     speed = getattr(config.heads, "predictor_lr", 1.0)
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, parameter in method.named_parameters():
@@ -78,115 +51,26 @@ def make_optimizer(method: nn.Module, config: Config, *, fused: bool) -> Optimiz
 
 
 def apply_values(optimizer: Optimizer, values: Values) -> None:
-    """Put the schedules' values of a step into the optimizer."""
+    """Set the learning rate and weight decay of a step."""
     for group in optimizer.param_groups:
         group["lr"] = values.lr * group["speed"]
         group["weight_decay"] = values.weight_decay if group["decays"] else 0.0
 
 
-def learn(
-    fabric: Fabric,
-    model: nn.Module,
-    optimizer: Optimizer,
-    parts: Iterable[tuple[Views, Draws]],
-    *,
-    count: int = 1,
-    clip: float | None,
-) -> Step:
-    """Forward and backward: the gradient of the mean loss, clipped, waits in the parameters.
-
-    The batch comes in `count` equal parts, made one after another so that only one is in memory.
-    """
-    output = _accumulate(fabric, model, parts, count)
-    norm = nn.utils.clip_grad_norm_(_parameters(optimizer), clip or float("inf"), foreach=True)
-    return Step(output.losses.mean(), norm.detach(), output)
-
-
-def apply_gradient(fabric: Fabric, model: nn.Module, optimizer: Optimizer, done: Step, *, momentum: float) -> None:
-    """Change the weights, and let the target follow. A gradient that is not finite is never applied."""
-    if fabric.device.type == "cpu":
-        if not (torch.isfinite(done.grad_norm) and torch.isfinite(done.loss)):
-            return
-    else:  # fused AdamW skips the update on the device itself, so that the host need not wait
-        mark_unusable(optimizer, ~torch.isfinite(done.grad_norm + done.loss))
-    optimizer.step()
-    statistics = {name: fabric.all_reduce(value, reduce_op="mean") for name, value in done.output.statistics.items()}
-    model.update(statistics, momentum=momentum)  # type: ignore[operator]
-
-
-def mark_unusable(optimizer: Optimizer, unusable: Tensor) -> None:
-    """Tell a fused optimizer whether, (), to leave the weights as they are."""
-    own: Any = getattr(optimizer, "optimizer", optimizer)  # Fabric's wrapper hands nothing on that is set on it
-    own.found_inf = unusable.float()
-
-
-def _accumulate(fabric: Fabric, model: nn.Module, parts: Iterable[tuple[Views, Draws]], count: int) -> Output:
-    """Forward and backward of every part: all losses, the mean statistics, what the last part observed."""
-    losses: list[Tensor] = []
-    statistics: dict[str, Tensor] = {}
-    observed: dict[str, Tensor] = {}
-    for number, (views, draws) in enumerate(parts, 1):
-        # The processes exchange gradients once, with the last part.
-        alone = fabric.world_size > 1 and number < count
-        with fabric.no_backward_sync(model) if alone else nullcontext():  # type: ignore[arg-type]
-            output: Output = model(views, draws)
-            if output.losses.shape != draws.positions.shape:
-                raise ProsminError(
-                    f"The method's losses have shape {tuple(output.losses.shape)}; allowed: "
-                    f"{tuple(draws.positions.shape)}, one for each image and not their mean."
-                )
-            fabric.backward(output.losses.mean() / count)
-        losses.append(output.losses.detach())
-        for name, value in output.statistics.items():
-            statistics[name] = statistics[name] + value / count if name in statistics else value / count
-        observed = output.observed
-    return Output(torch.cat(losses), observed, statistics)
-
-
-def slim(done: Step) -> Step:
-    """What `refuse_unusable` needs of a step: embeddings and scales of many unchecked steps would fill a GPU."""
-    return done._replace(output=Output(done.output.losses, {}, {}))
-
-
-def refuse_unusable(
-    taken: Sequence[tuple[int, Step, Tensor]],
-    finite: Sequence[bool],
-    key: Callable[[int], str],
-    *,
-    next_steps: Callable[[], str],
-) -> None:
-    """Stop the run at the first step, of some with their images' numbers, whose loss or gradient is not finite.
-
-    The loop counts steps from 0; what a person reads, as the lines of progress, from 1.
-    """
-    for (step, done, index), is_finite in zip(taken, finite, strict=True):
-        if is_finite:
-            continue
-        bad = (~torch.isfinite(done.output.losses)).tolist()
-        named = [key(i) for i, is_bad in zip(index.tolist(), bad, strict=True) if is_bad]
-        pictures = f"{len(named)} image{'s' * (len(named) > 1)}: {some(named)}"
-        where = f"its loss is not finite for {pictures}" if named else "its gradient is not finite"
-        raise ProsminError(f"Step {step + 1} was not applied: {where}. {next_steps()}")
-
-
-def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def make_stepper(
+def make_training_step(
     fabric: Fabric, config: Config, model: nn.Module, optimizer: Optimizer, *, epoch_of: Callable[[int], float]
-) -> "Stepper":
-    """What takes the steps of a run; recorded where the configuration asks for it and a recording can follow."""
-    alone = fabric.device.type == "cuda" and fabric.world_size == 1 and config.training.accumulate == 1
-    # Both take random numbers from torch's own generator, and put it back, from the host.
-    draws_elsewhere = config.backbone.drop_path > 0 or config.compute.checkpoint_activations
-    can = alone and not draws_elsewhere and is_recordable(model.get_submodule("online.backbone"))
-    kind = RecordedStepper if config.compute.graph and can else Stepper
+) -> "TrainingStep":
+    """The step of a run; as a CUDA graph if `compute.graph` asks for it and everything in it can be recorded."""
+    one_pass = fabric.device.type == "cuda" and fabric.world_size == 1 and config.training.accumulate == 1
+    # Both use torch's own generator, whose state is kept on the host.
+    uses_generator = config.backbone.drop_path > 0 or config.compute.checkpoint_activations
+    can_record = one_pass and not uses_generator and is_recordable(model.get_submodule("online.backbone"))
+    kind = GraphTrainingStep if config.compute.graph and can_record else TrainingStep
     return kind(fabric, config, model, optimizer, epoch_of=epoch_of)
 
 
-class Stepper:
-    """Kernel after kernel, launched anew in every step."""
+class TrainingStep:
+    """One step on this process's share of a batch."""
 
     def __init__(
         self,
@@ -202,103 +86,163 @@ class Stepper:
         share = config.training.batch_size // fabric.world_size
         self.positions = torch.arange(share, device=fabric.device) + fabric.global_rank * share
         is_compiled = config.compute.compile != "none"
-        # Shapes are those of the feed, which changes them seldom: code for any shape would take twice the time.
+        # Image sizes seldom change; code for any shape would take twice the time.
         self._render = torch.compile(view_making.render, dynamic=False) if is_compiled else view_making.render
 
-    def __call__(self, step: int, batch: Batch, values: Values) -> Step:
-        """Minimise the mean loss of this process's share of a batch once."""
-        return self._change(step, values, lambda: self.learn(step, batch))
+    def __call__(self, step: int, batch: Batch | list[Views], values: Values) -> StepResult:
+        """Minimise the mean loss of a batch, or of views made before, once."""
+        apply_values(self.optimizer, values)
+        if self.config.backbone.drop_path:  # uses torch's own generator, whose state must not depend on earlier steps
+            seed = self.config.training.seed
+            torch.manual_seed(randomness.key(seed, step, f"drop path {self.fabric.global_rank}"))
+        result = self.compute_gradient(step, batch)
+        self._update(result, momentum=values.momentum)
+        self._clear_gradient()
+        return result
 
-    def on_views(self, step: int, parts: Sequence[Views], values: Values) -> Step:
-        """The same on ready views."""
-        return self._change(step, values, lambda: self.learn_views(step, parts))
+    def draws(self, step: int, images: int) -> Draws:
+        """The random numbers of this process's first images."""
+        return self._draws(step, self.positions[:images])
 
-    def learn(self, step: int, batch: Batch) -> Step:
-        """The gradient of a batch. It comes in parts, made one after another, so that only one is in memory."""
-        groups = (batch.images, batch.sizes, self.positions)
-        pieces = zip(*(x.chunk(self.config.training.accumulate) for x in groups), strict=True)
-        draws = ((images, sizes, self._draws(step, own)) for images, sizes, own in pieces)
-        return self._learn((self.views(images, sizes, own), own) for images, sizes, own in draws)
-
-    def learn_views(self, step: int, parts: Sequence[Views]) -> Step:
-        """The gradient of ready views."""
-        return self._learn((views, self.draws(step, views.global_views.shape[1])) for views in parts)
-
-    def draws(self, step: int, pictures: int) -> Draws:
-        """The draws of this process's first images."""
-        return self._draws(step, self.positions[:pictures])
+    def _draws(self, step: int, positions: Tensor) -> Draws:
+        return Draws(self.config.training.seed, step, positions, self.epoch_of(step))
 
     def views(self, images: Tensor, sizes: Tensor, draws: Draws) -> Views:
         """The views of images."""
         return self._render(images, sizes, self.config.views, view_making.draw(self.config.views, draws.uniform))
 
-    def forget(self) -> None:
-        """Let go of the gradients."""
+    def compute_gradient(self, step: int, batch: Batch | list[Views]) -> StepResult:
+        """Leave the clipped gradient of the mean loss in the parameters."""
+        return self._forward_backward(self._parts(step, batch))
+
+    def _parts(self, step: int, batch: Batch | list[Views]) -> Iterator[tuple[Views, Draws]]:
+        """Views and random numbers of `training.accumulate` equal parts, made one by one to save memory."""
+        if not isinstance(batch, Batch):
+            yield from ((views, self.draws(step, views.global_views.shape[1])) for views in batch)
+            return
+        tensors = (batch.images, batch.sizes, self.positions)
+        chunks = (x.chunk(self.config.training.accumulate) for x in tensors)
+        for images, sizes, positions in zip(*chunks, strict=True):
+            draws = self._draws(step, positions)
+            yield self.views(images, sizes, draws), draws
+
+    def _forward_backward(self, parts: Iterable[tuple[Views, Draws]]) -> StepResult:
+        """All losses, the mean statistics, and the last part's embeddings."""
+        count = self.config.training.accumulate
+        losses: list[Tensor] = []
+        statistics: dict[str, Tensor] = {}
+        observed: dict[str, Tensor] = {}
+        for number, (views, draws) in enumerate(parts, 1):
+            # The processes exchange gradients once, with the last part.
+            waits = self.fabric.world_size > 1 and number < count
+            with self.fabric.no_backward_sync(self.model) if waits else nullcontext():  # type: ignore[arg-type]
+                output: Output = self.model(views, draws)
+                if output.losses.shape != draws.positions.shape:
+                    raise ProsminError(
+                        f"The method's losses have shape {tuple(output.losses.shape)}; allowed: "
+                        f"{tuple(draws.positions.shape)}, one for each image and not their mean."
+                    )
+                self.fabric.backward(output.losses.mean() / count)
+            losses.append(output.losses.detach())
+            for name, value in output.statistics.items():
+                statistics[name] = statistics[name] + value / count if name in statistics else value / count
+            observed = output.observed
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        clip = self.config.optimizer.clip or float("inf")
+        norm = nn.utils.clip_grad_norm_(parameters, clip, foreach=True)
+        every_loss = torch.cat(losses)
+        return StepResult(every_loss.mean(), norm.detach(), Output(every_loss, observed, statistics))
+
+    def _update(self, result: StepResult, *, momentum: float) -> None:
+        """Change the weights and move the target. A gradient that is not finite is never applied."""
+        if self.fabric.device.type == "cpu":
+            if not (torch.isfinite(result.grad_norm) and torch.isfinite(result.loss)):
+                return
+        else:
+            skip_update_if(~torch.isfinite(result.grad_norm + result.loss), self.optimizer)
+        self.optimizer.step()
+        reduce, statistics = self.fabric.all_reduce, result.output.statistics
+        means = {name: reduce(value, reduce_op="mean") for name, value in statistics.items()}
+        self.model.update(means, momentum=momentum)  # type: ignore[operator]
+
+    def _clear_gradient(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _change(self, step: int, values: Values, learning: Callable[[], Step]) -> Step:
-        apply_values(self.optimizer, values)
-        if self.config.backbone.drop_path:  # drawn by torch's own generator, which must not remember earlier steps
-            seed = self.config.training.seed
-            torch.manual_seed(randomness.key(seed, step, f"drop path {self.fabric.global_rank}"))
-        done = learning()
-        apply_gradient(self.fabric, self.model, self.optimizer, done, momentum=values.momentum)
-        self.forget()
-        return done
 
-    def _draws(self, step: int, positions: Tensor) -> Draws:
-        return Draws(self.config.training.seed, step, positions, self.epoch_of(step))
-
-    def _learn(self, parts: Iterable[tuple[Views, Draws]]) -> Step:
-        count, clip = self.config.training.accumulate, self.config.optimizer.clip
-        return learn(self.fabric, self.model, self.optimizer, parts, count=count, clip=clip)
+def skip_update_if(unusable: Tensor, optimizer: Optimizer) -> None:
+    """Let a fused optimizer skip its next update if `unusable`, (), is true on the device: the host need not wait."""
+    inner: Any = getattr(optimizer, "optimizer", optimizer)  # attributes set on Fabric's wrapper do not reach it
+    inner.found_inf = unusable.float()
 
 
-Held = Sequence[Tensor]
+class StaticDraws(Draws):
+    """Random numbers whose keys and scalars stay at fixed addresses for a CUDA graph; `move_to` changes the values."""
+
+    def __init__(self, seed: int, step: int, positions: Tensor, epoch: float) -> None:
+        super().__init__(seed, step, positions, epoch)
+        self.keys: dict[str, Tensor] = {}
+        self.scalars: dict[str, tuple[Tensor, Callable[[float], float]]] = {}
+
+    def move_to(self, step: int, epoch: float) -> None:
+        """Write the values of another step into the tensors."""
+        self.step, self.epoch = step, epoch
+        for purpose, tensor in self.keys.items():
+            tensor.fill_(randomness.key(self.seed, step, purpose))
+        for tensor, of in self.scalars.values():
+            tensor.fill_(of(epoch))
+
+    def key(self, purpose: str) -> Tensor:
+        """The key as a tensor, ()."""
+        if purpose not in self.keys:
+            key = randomness.key(self.seed, self.step, purpose)
+            self.keys[purpose] = torch.full((), key, dtype=torch.int64, device=self.positions.device)
+        return self.keys[purpose]
+
+    def scalar(self, purpose: str, of: Callable[[float], float]) -> Tensor:
+        """The number as a tensor, ()."""
+        if purpose not in self.scalars:
+            self.scalars[purpose] = (as_scalar(of(self.epoch), self.positions.device), of)
+        return self.scalars[purpose][0]
 
 
-class RecordedStepper(Stepper):
-    """Views, forward and backward recorded as one CUDA graph; the update, of few kernels, is launched."""
+class GraphTrainingStep(TrainingStep):
+    """Views, forward and backward recorded as one CUDA graph; the few kernels of the update are launched one by one."""
 
-    _recorded: Recorded[Step] | None = None
-    _what: object = None
-    _held: Held = ()
-    _held_draws: HeldDraws
+    _graph: Recorded[StepResult] | None = None
+    _recorded_for: tuple[bool, list[torch.Size]] | None = None
+    _inputs: Sequence[Tensor] = ()
+    _static_draws: StaticDraws
 
-    def learn(self, step: int, batch: Batch) -> Step:
-        """The gradient of a batch, in memory that the next step writes again."""
-        return self._replay(step, self._learn_pictures, (batch.images, batch.sizes))
+    def compute_gradient(self, step: int, batch: Batch | list[Views]) -> StepResult:
+        """Copy the inputs to the graph's own memory and replay it; record again where their shapes have changed."""
+        from_images = isinstance(batch, Batch)
+        inputs = [batch.images, batch.sizes] if isinstance(batch, Batch) else [x for x in batch[0] if x is not None]
+        shapes = (from_images, [x.shape for x in inputs])
+        if self._graph is None or shapes != self._recorded_for:
+            self._record(step, inputs, from_images=from_images)
+            self._recorded_for = shapes
+        assert self._graph is not None
+        for static, value in zip(self._inputs, inputs, strict=True):
+            static.copy_(value)
+        self._static_draws.move_to(step, self.epoch_of(step))
+        loss, norm, output = self._graph()
+        # The next step overwrites these; the loop reads them some steps later.
+        return StepResult(loss.clone(), norm.clone(), Output(output.losses.clone(), output.observed, output.statistics))
 
-    def learn_views(self, step: int, parts: Sequence[Views]) -> Step:
-        """The gradient of ready views."""
-        (views,) = parts
-        return self._replay(step, self._learn_ready, [x for x in views if x is not None])
+    def _record(self, step: int, inputs: Sequence[Tensor], *, from_images: bool) -> None:
+        self._graph = None  # frees its memory first
+        self._clear_gradient()
+        static = self._inputs = [x.clone() for x in inputs]
+        draws = self._static_draws = StaticDraws(self.config.training.seed, step, self.positions, self.epoch_of(step))
 
-    def forget(self) -> None:
-        """The gradients' memory belongs to the recording, which writes and does not add."""
-        if self._recorded is None or not self._recorded.is_recorded:
-            super().forget()
+        def work() -> StepResult:
+            ready = Views(static[0], static[1] if len(static) > 1 else None)
+            views = self.views(static[0], static[1], draws) if from_images else ready
+            return self._forward_backward([(views, draws)])
 
-    def _replay(self, step: int, work: Callable[[Held, Draws], Step], inputs: Held) -> Step:
-        """Put the inputs where the recording looks for them and let it run; other work, other shapes: record again."""
-        what = (work, [x.shape for x in inputs])
-        if self._recorded is None or what != self._what:
-            self._recorded = None  # its memory first
-            self.forget()
-            held = [x.clone() for x in inputs]
-            draws = HeldDraws(self.config.training.seed, step, self.positions, self.epoch_of(step))
-            self._what, self._held, self._held_draws = what, held, draws
-            self._recorded = Recorded(lambda: work(held, draws))
-        for place, value in zip(self._held, inputs, strict=True):
-            place.copy_(value)
-        self._held_draws.move(step, self.epoch_of(step))
-        loss, norm, output = self._recorded()
-        # The loop looks at these some steps later.
-        return Step(loss.clone(), norm.clone(), Output(output.losses.clone(), output.observed, output.statistics))
+        self._graph = Recorded(work)
 
-    def _learn_pictures(self, held: Held, draws: Draws) -> Step:
-        images, sizes = held
-        return self._learn([(self.views(images, sizes, draws), draws)])
-
-    def _learn_ready(self, held: Held, draws: Draws) -> Step:
-        return self._learn([(Views(held[0], held[1] if len(held) > 1 else None), draws)])
+    def _clear_gradient(self) -> None:
+        """A recorded graph owns the gradients' memory and overwrites it."""
+        if self._graph is None or not self._graph.is_recorded:
+            super()._clear_gradient()
