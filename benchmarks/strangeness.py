@@ -12,7 +12,7 @@ over three draws of the reference.
 import argparse
 import json
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,7 +22,7 @@ from neighbours import BELONGING, DRAWS, STRANGE, spread
 from prosmin.data.image_sets import load_pictures
 from prosmin.data.inputs import Images
 from prosmin.encoder import Encoder, load
-from prosmin.encoder.detectors import KnnDistance, fit_knn_distance, mean_log_scale
+from prosmin.encoder.detectors import fit_knn_distance, mean_log_scale
 from prosmin.evaluation.metrics.ranking import auroc
 from prosmin.machine import describe_machine
 
@@ -67,8 +67,8 @@ class Scores:
         self.knn = {name: fit_knn_distance(reference.features - shift) for name, shift in shifts.items()}
         self.moments: dict[str, tuple[Tensor, Tensor]] = {}
         for name, knn in self.knn.items():
-            others = KnnDistance(bank=knn.bank, k=knn.k + 1)  # the nearest is the image itself
-            own = others(reference.features - shifts[name])
+            rows = torch.arange(len(knn.bank))
+            own = replace(knn, groups=rows)(reference.features - shifts[name], rows)
             self.moments[name] = (own.mean(), own.std())
         if reference.log_scale is not None:
             self.moments["scale"] = (reference.log_scale.mean(), reference.log_scale.std())

@@ -1,4 +1,4 @@
-"""The encoder a user loads: what it takes, what it refuses, and that it comes back from a folder as it was saved."""
+"""The encoder a user loads: what it accepts and refuses, its reference, and saving and loading."""
 
 import io
 import json
@@ -21,6 +21,7 @@ from prosmin.encoder import Encoder, load, untrained
 from prosmin.encoder.encoder import _suitable_batch
 from prosmin.encoder.file import read_card
 from prosmin.encoder.foreign import is_foreign
+from prosmin.encoder.neighbours import nearest
 from prosmin.errors import ProsminError
 from prosmin.export import export
 from prosmin.files import file_hash
@@ -39,13 +40,13 @@ def images() -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def belonging() -> torch.Tensor:
-    """As many as a reference needs."""
+    """Enough for a reference."""
     return coloured(12, seed=1, side=40).images
 
 
 @pytest.fixture
 def float64_default():
-    """A service whose own numbers are float64."""
+    """As in a program that computes in float64."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -82,7 +83,7 @@ class TestInputs:
             lambda folder, images: [bytearray((folder / "0.png").read_bytes()), *images[1:]],
         ],
     )
-    def test_one_picture_is_the_same_however_it_comes(self, encoder, folder, images, give):
+    def test_every_form_of_input_gives_the_same_features(self, encoder, folder, images, give):
         assert torch.equal(encoder(give(folder, images)).features, encoder(images).features)
 
     @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ class TestInputs:
             lambda folder, images: memoryview((folder / "2.png").read_bytes()),
         ],
     )
-    def test_a_single_picture_is_a_row(self, encoder, folder, images, give):
+    def test_a_single_image_is_one_row(self, encoder, folder, images, give):
         features, mean, scale = encoder(give(folder, images))
         assert (features.shape, mean.shape, scale.shape) == ((1, 64), (1, 24), (1, 24))
         torch.testing.assert_close(features[0], encoder(images).features[2])  # a batch of another size
@@ -109,7 +110,7 @@ class TestInputs:
         torch.testing.assert_close(encoder.features(several), alone)
 
     @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "I;16"])
-    def test_pillow_s_modes_are_read_as_their_files_are(self, encoder, images, tmp_path, mode):
+    def test_modes_of_pillow_are_read_like_their_files(self, encoder, images, tmp_path, mode):
         picture = Image.fromarray(images[0].permute(1, 2, 0).numpy())
         if mode == "I;16":
             picture = Image.fromarray(np.arange(1600, dtype=np.uint16).reshape(40, 40) * 40)
@@ -122,7 +123,7 @@ class TestInputs:
             warnings.simplefilter("error")
             assert torch.equal(encoder.features(picture), encoder.features(tmp_path / "x.png"))
 
-    def test_pillow_s_pictures_are_turned_upright(self, encoder, images, tmp_path):
+    def test_exif_orientation_of_pillow_images(self, encoder, images, tmp_path):
         picture = Image.fromarray(images[0, :, :24].permute(1, 2, 0).numpy())
         exif = Image.Exif()
         exif[0x0112] = 6
@@ -133,8 +134,8 @@ class TestInputs:
         assert torch.equal(found, encoder.features(images[0, :, :24].rot90(-1, (1, 2))))
 
     @pytest.mark.parametrize("name", ["x.jpg", "x.png", "x.tiff"])
-    def test_bytes_are_read_as_their_file_is(self, encoder, tmp_path, name):
-        """Turned, large, and of each decoder: a JPEG of this size is not even decoded in full."""
+    def test_bytes_are_read_like_their_file(self, encoder, tmp_path, name):
+        """Rotated, large, and of each decoder: a JPEG of this size is decoded at a reduced size."""
         random = torch.Generator().manual_seed(0)
         picture = torch.randint(0, 256, (1700, 1100, 3), dtype=torch.uint8, generator=random)
         exif = Image.Exif()
@@ -143,26 +144,26 @@ class TestInputs:
         data = (tmp_path / name).read_bytes()
         assert torch.equal(encoder.features([data, data])[0], encoder.features([tmp_path / name] * 2)[0])
 
-    def test_large_pictures_are_reduced_alike(self, encoder, tmp_path):
+    def test_large_images_are_reduced_in_the_same_way(self, encoder, tmp_path):
         random = torch.Generator().manual_seed(0)
         large = torch.randint(0, 256, (3, 600, 900), dtype=torch.uint8, generator=random)
         Image.fromarray(large.permute(1, 2, 0).numpy()).save(tmp_path / "large.png")
         assert isinstance(open_images(large), Handful)
         assert torch.equal(encoder.features(large), encoder.features(tmp_path / "large.png"))
 
-    def test_a_text_that_begins_like_a_spec_is_one(self, folder, monkeypatch):
+    def test_a_string_that_starts_like_a_spec_is_a_spec(self, folder, monkeypatch):
         monkeypatch.chdir(folder.parent)
         folder.rename("photos")
         assert len(open_images("photos@test")) == 840
         assert len(open_images("photos")) == 3360
         assert len(open_images("./photos")) == len(open_images(folder.parent / "photos")) == 5
 
-    def test_uncertainty_and_ood_score_take_the_same(self, encoder, folder, images, belonging):
+    def test_uncertainty_and_ood_score_accept_the_same_forms(self, encoder, folder, images, belonging):
         encoder.fit_reference(belonging)
         for function in (encoder.uncertainty, encoder.ood_score):
             assert torch.equal(function(sorted(folder.iterdir())), function(images))
 
-    def test_a_picture_s_rows_do_not_depend_on_the_batch(self, encoder):
+    def test_rows_do_not_depend_on_the_batch(self, encoder):
         pictures = coloured(9)
         few = untrained(encoder.config)
         few.batch_size = 4
@@ -172,114 +173,118 @@ class TestInputs:
             torch.testing.assert_close(one.mean, other.mean, rtol=1e-3, atol=1e-5)
 
 
-class TestRefusals:
-    def refused(self, encoder, given, match):
-        with pytest.raises(ProsminError, match=match):
-            encoder(given)
+class TestReference:
+    def test_an_image_of_the_reference_is_not_its_own_neighbour(self, tmp_path, images, belonging):
+        """In whatever form it comes, also after loading; a duplicate in the reference is another image."""
+        encoder = untrained(tiny_method("prosmin")).fit_reference(belonging)
+        features = encoder.features(belonging)
+        similarities, _ = nearest(features, features, 2, exclude_self=True)
+        expected = (2 - 2 * similarities[:, -1]).sqrt()
+        torch.testing.assert_close(encoder.ood_score(belonging), expected, rtol=1e-3, atol=1e-4)
+        Image.fromarray(belonging[3].permute(1, 2, 0).numpy()).save(tmp_path / "x.png")
+        for place in (encoder, load(encoder.save(tmp_path / "saved"), device="cpu")):
+            torch.testing.assert_close(place.ood_score(tmp_path / "x.png")[0], expected[3], rtol=1e-3, atol=1e-4)
+        twice = encoder.fit_reference(belonging.repeat(3, 1, 1, 1)).ood_score(belonging)
+        torch.testing.assert_close(twice, torch.zeros(12), rtol=0, atol=1e-3)  # two duplicates remain, and k is 2
+        similarities, _ = nearest(features, encoder.features(images), 2)
+        new = encoder.fit_reference(belonging).ood_score(images)
+        torch.testing.assert_close(new, (2 - 2 * similarities[:, -1]).sqrt(), rtol=1e-3, atol=1e-4)
 
-    def test_a_damaged_file_is_named_with_its_reason(self, encoder, folder):
-        (folder / "3.png").write_bytes((folder / "3.png").read_bytes()[:200])
-        for given in (folder, [folder / "0.png", folder / "3.png"], str(folder / "3.png")):
-            self.refused(encoder, given, r"3\.png cannot be read: .+ Mend it or leave it out")
-        (folder / "3.png").write_text("no image")
-        self.refused(encoder, folder / "3.png", "not an image in any known format")
-
-    def test_a_reference_may_lack_a_few(self, folder):
+    def test_a_few_images_may_be_unreadable(self, folder):
         (folder / "3.png").write_text("no image")
         for i in range(5, 11):
             (folder / f"{i}.png").write_bytes((folder / "0.png").read_bytes())
         generous = untrained(tiny_method("prosmin", data__max_bad="0.2"))
         generous.fit_reference(folder)
         assert generous.ood_score(folder / "0.png").shape == (1,)
-        with pytest.raises(ProsminError, match=r"1 of 11 images.*0\.01 is allowed[^$]*3\.png: not an image"):
+        with pytest.raises(ProsminError, match=r"1 of 11[^$]*0\.01[^$]*3\.png"):
             untrained(tiny_method("prosmin")).fit_reference(folder)
 
-    def test_few_pictures_make_no_reference(self, belonging, folder):
-        """As few as `prosmin embed` refuses; the reference before stays."""
+    def test_few_images_are_refused_and_the_reference_before_stays(self, belonging, folder):
         encoder = untrained(tiny_method("prosmin")).fit_reference(belonging[:10])
         expected = encoder.ood_score(belonging)
         for few, count in ((belonging[:9], 9), (folder, 5)):
-            with pytest.raises(
-                ProsminError, match=rf"reference has {count} readable images; allowed: 10 or more\. Give fit_ref"
-            ):
+            with pytest.raises(ProsminError, match=rf"{count} readable images; allowed: 10 or more"):
                 encoder.fit_reference(few)
         assert torch.equal(encoder.ood_score(belonging), expected)
 
-    def test_an_empty_text_is_no_path(self, encoder, folder, monkeypatch):
-        monkeypatch.chdir(folder)  # whose images it would be
-        self.refused(encoder, "", r"Images came as an empty text, which names no file; the current folder is '\.'")
-        self.refused(encoder, ["0.png", ""], "Image 1 of the list came as an empty text, which names no file")
-        assert len(encoder.features(".")) == 5
 
-    def test_what_has_no_order(self, encoder, folder):
-        paths = sorted(folder.iterdir())
-        self.refused(encoder, set(paths), "came as set; rows come in the order of the images, so give a list\\.$")
-        self.refused(encoder, frozenset(paths), "came as frozenset; rows come")
-        named = {path.name: path for path in paths}
-        self.refused(encoder, named, r"came as dict; rows .* such as list\(pictures\.values\(\)\)\.$")
-        assert torch.equal(encoder.features(named.values()), encoder.features(paths))
+@pytest.mark.parametrize(
+    ("give", "named"),
+    [
+        (lambda folder, images: "", "empty"),
+        (lambda folder, images: ["0.png", ""], r"1 .*empty"),
+        (lambda folder, images: set(folder.iterdir()), r"set; .*list"),
+        (lambda folder, images: frozenset(folder.iterdir()), "frozenset"),
+        (lambda folder, images: {"a": folder / "0.png"}, r"dict; .*\.values\(\)"),
+        (lambda folder, images: io.BytesIO(b"x"), r"BytesIO.*\.read\(\)"),
+        (lambda folder, images: [io.BytesIO(b"x")], r"0 .*BytesIO.*\.read\(\)"),
+        (lambda folder, images: b"", r"0 .*empty"),
+        (lambda folder, images: [(folder / "0.png").read_bytes(), b"no image"], "1 cannot be read: .*known format"),
+        (lambda folder, images: [images[0], (folder / "0.png").read_bytes()[:200]], "1 cannot be read: "),
+        (lambda folder, images: "nowhere.png", r"nowhere\.png"),
+        (lambda folder, images: [folder / "9.png"], r"9\.png cannot be read: No such file"),
+        (lambda folder, images: [folder], "cannot be read: Is a directory"),
+        (lambda folder, images: images.float(), r"torch.float32 \(5, 3, 40, 40\).*uint8 \(N, 3, H, W\)"),
+        (lambda folder, images: images[:0], "1 or more"),
+        (lambda folder, images: images[:, :1], r"uint8 \(N, 3, H, W\)"),
+        (lambda folder, images: [images], r"0 .*torch.uint8 \(5, 3, 40, 40\)"),
+        (lambda folder, images: images.numpy(), r"uint8 \(5, 3, 40, 40\).*uint8 \(N, H, W, 3\)"),
+        (lambda folder, images: images[0].permute(1, 2, 0).numpy() / 255, r"float64 \(40, 40, 3\)"),
+        (lambda folder, images: [np.zeros((8, 8), np.uint8)], r"0 .*uint8 \(8, 8\)"),
+        (lambda folder, images: np.zeros((0, 8, 8, 3), np.uint8), "1 or more"),
+        (lambda folder, images: 3, "int; .*uint8 tensors"),
+        (lambda folder, images: [], "empty"),
+        (lambda folder, images: Image.new("F", (8, 8)), "0 cannot be read: 32-bit"),
+        (lambda folder, images: coloured(3).subset(torch.tensor([], dtype=torch.int64)), "no images"),
+    ],
+)
+def test_wrong_inputs_are_named(encoder, folder, images, give, named):
+    with pytest.raises(ProsminError, match=named):
+        encoder(give(folder, images))
 
-    def test_an_open_file_is_told_to_be_read(self, encoder, folder):
-        with (folder / "0.png").open("rb") as file:
-            self.refused(encoder, file, r"Images came as BufferedReader, an open file; give its bytes: \.read\(\)")
-            self.refused(encoder, [file], r"Image 0 of the list came as BufferedReader, an open file")
-        self.refused(encoder, io.BytesIO(b"x"), r"came as BytesIO, an open file; give its bytes: \.read\(\)")
 
-    def test_bytes_that_are_no_picture(self, encoder, folder):
-        self.refused(encoder, b"", "image 0 cannot be read: the file is empty")
-        good = (folder / "0.png").read_bytes()
-        self.refused(encoder, [good, b"no image"], "image 1 cannot be read: not an image in any known format")
-        self.refused(encoder, [good, good[:200]], "image 1 cannot be read: ")
+def test_a_damaged_file_is_named_with_its_reason(encoder, folder):
+    (folder / "3.png").write_bytes((folder / "3.png").read_bytes()[:200])
+    for given in (folder, [folder / "0.png", folder / "3.png"], str(folder / "3.png")):
+        with pytest.raises(ProsminError, match=r"3\.png cannot be read: .+"):
+            encoder(given)
 
-    def test_missing_paths(self, encoder, folder):
-        self.refused(encoder, "nowhere.png", "no file and no folder nowhere.png, and it is no SPEC")
-        self.refused(encoder, [folder / "9.png"], r"9\.png cannot be read: No such file")
-        self.refused(encoder, [folder], "cannot be read: Is a directory")
 
-    def test_wrong_types(self, encoder, images):
-        self.refused(encoder, images.float(), r"torch.float32 \(5, 3, 40, 40\).*uint8 \(N, 3, H, W\)")
-        self.refused(encoder, images[:0], "1 or more")
-        self.refused(encoder, images[:, :1], r"uint8 \(N, 3, H, W\)")
-        self.refused(encoder, [images], r"Image 0 of the list came as torch.uint8 \(5, 3, 40, 40\)")
-        self.refused(
-            encoder, images.numpy(), r"Images came as an array, uint8 \(5, 3, 40, 40\); allowed: uint8 \(N, H,"
-        )
-        self.refused(encoder, images[0].permute(1, 2, 0).numpy() / 255, r"an array, float64 \(40, 40, 3\)")
-        self.refused(encoder, [np.zeros((8, 8), np.uint8)], r"Image 0 of the list came as an array, uint8 \(8, 8\)")
-        self.refused(encoder, np.zeros((0, 8, 8, 3), np.uint8), "1 or more")
-        self.refused(encoder, 3, "came as int; allowed: uint8 tensors")
-        self.refused(encoder, [], "empty")
-        self.refused(encoder, Image.new("F", (8, 8)), "image 0 cannot be read: 32-bit pixels")
+def test_the_values_of_a_dictionary_and_the_current_folder_are_allowed(encoder, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    paths = sorted(folder.iterdir())
+    named = {path.name: path for path in paths}
+    assert torch.equal(encoder.features(named.values()), encoder.features(paths))
+    assert len(encoder.features(".")) == 5
 
-    @pytest.mark.parametrize("count", [0, -1, "a", 1.5, None])
-    def test_a_count_of_views_is_a_whole_number(self, encoder, images, count):
-        with pytest.raises(ProsminError, match=rf"count of views is {count!r}; allowed: a whole number, 1 or more"):
-            encoder.views(images, count=count)
 
-    @pytest.mark.parametrize("size", ["x", None, 2.5, True, 0, -1])
-    def test_a_batch_size_is_a_whole_number(self, size):
-        encoder = untrained(tiny_method("prosmin"))
-        with pytest.raises(ProsminError, match=rf"batch size is {size!r}; allowed: a whole number, 1 or more"):
-            encoder.batch_size = size
-        encoder.batch_size = np.int64(3)
-        assert encoder.batch_size == 3
+@pytest.mark.parametrize("value", [0, -1, "a", 2.5, None, True])
+def test_counts_are_integers(images, value):
+    encoder = untrained(tiny_method("prosmin"))
+    with pytest.raises(ProsminError, match=rf"batch size is {value!r}; allowed: .*1 or more"):
+        encoder.batch_size = value
+    if value is not True:
+        with pytest.raises(ProsminError, match=rf"views is {value!r}; allowed: .*1 or more"):
+            encoder.views(images, count=value)
+    encoder.batch_size = np.int64(3)
+    assert encoder.batch_size == 3
 
-    def test_a_device_that_is_not_here(self, encoder):
-        absent = f"cuda:{torch.cuda.device_count()}"
-        for device in ("gpu", absent, None):
-            with pytest.raises(
-                ProsminError, match=rf"There is no device '{device}' here that can be used \(.*\); there are: cpu"
-            ):
-                encoder.to(device)
-        assert encoder.device.type == "cpu"
 
-    def test_what_is_no_path_is_no_encoder(self):
-        with pytest.raises(ProsminError, match="An encoder came as NoneType; allowed: the path of a run folder"):
-            load(None)
+@pytest.mark.parametrize("device", ["gpu", f"cuda:{torch.cuda.device_count()}", None])
+def test_an_unknown_device(encoder, device):
+    with pytest.raises(ProsminError, match=rf"device '{device}'.*: cpu"):
+        encoder.to(device)
+    assert encoder.device.type == "cpu"
+
+
+def test_load_takes_only_paths_and_names():
+    with pytest.raises(ProsminError, match=r"NoneType; allowed: "):
+        load(None)
 
 
 def test_an_array_is_copied(encoder, images):
-    """It may be turned, or of a file that may not be written to; and changed afterwards."""
+    """Arrays may be flipped views or read-only, and may change afterwards."""
     array = images.permute(0, 2, 3, 1).numpy()
     turned = array[:, ::-1, ::-1]
     turned.flags.writeable = False
@@ -288,40 +293,38 @@ def test_an_array_is_copied(encoder, images):
         assert torch.equal(open_images(turned).images, images.flip(2, 3))
 
 
-def test_it_says_what_it_is(encoder, tmp_path):
-    said = "Encoder(method: prosmin, backbone: resnet8_cifar, step: 0, device: cpu, features: 64)"
-    assert repr(encoder) == said
+def test_repr(encoder, tmp_path):
+    text = "Encoder(method: prosmin, backbone: resnet8_cifar, step: 0, device: cpu, features: 64)"
+    assert repr(encoder) == text
     card = json.loads((encoder.save(tmp_path / "saved") / "encoder.json").read_text())
     (tmp_path / "saved" / "encoder.json").write_text(json.dumps(card | {"step": 7}))
-    assert repr(load(tmp_path / "saved", device="cpu")) == said.replace("step: 0", "step: 7")
+    assert repr(load(tmp_path / "saved", device="cpu")) == text.replace("step: 0", "step: 7")
     save_file(timm.create_model("test_vit", num_classes=0).state_dict(), tmp_path / "weights.safetensors")
     other = repr(load(f"timm:test_vit@{tmp_path / 'weights.safetensors'}", device="cpu"))
     assert other.startswith("Encoder(method: none of ours, backbone: test_vit, step: unknown, ")
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_features_are_those_of_the_whole_without_the_heads(method, images, monkeypatch):
+def test_features_do_not_need_the_heads(method, images, monkeypatch):
     encoder = untrained(tiny_method(method))
     expected = encoder(images).features
-    monkeypatch.setattr(
-        encoder.method, "encode", None
-    )  # a reference must not hold K numbers an image, nor wait for them
+    monkeypatch.setattr(encoder.method, "encode", None)
     assert torch.equal(encoder.features(images), expected)
     assert encoder.fit_reference(images.repeat(2, 1, 1, 1)).ood_score(images).shape == (5,)
 
 
-def test_bf16_is_computed_when_asked(encoder, images):
+def test_bf16(encoder, images):
     narrow = untrained(encoder.config).to("cpu", precision="bf16-mixed")
     found, expected = narrow.features(images), encoder.features(images)
     assert found.dtype == torch.float32
     assert not torch.equal(found, expected)
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)  # eight bits of mantissa through eight layers
-    with pytest.raises(ProsminError, match="'16-true'; allowed: 32-true, bf16-mixed"):
+    with pytest.raises(ProsminError, match=r"'16-true'.*32-true, bf16-mixed"):
         encoder.to("cpu", precision="16-true")
 
 
-def test_what_it_returns_can_be_learned_from(encoder, images):
-    """A head on frozen features is trained, tensors are changed in place: inference tensors would refuse both."""
+def test_results_can_be_trained_on_and_changed_in_place(encoder, images):
+    """Inference tensors would refuse both."""
     found = [
         encoder.features(images),
         encoder.uncertainty(images),
@@ -335,13 +338,13 @@ def test_what_it_returns_can_be_learned_from(encoder, images):
         values -= values.mean()
 
 
-def test_batches_suit_the_view():
+def test_batch_size_follows_the_view():
     sizes = [_suitable_batch(3 * side**2, torch.device("cpu")) for side in (32, 96, 224, 1024)]
     assert sizes == [128, 16, 16, 16]
 
 
 class TestFolder:
-    def test_it_comes_back_with_its_reference(self, encoder, images, tmp_path):
+    def test_loading_restores_encoder_and_reference(self, encoder, images, tmp_path):
         others = coloured(30, seed=1, side=40).images
         expected = encoder.fit_reference(others).ood_score(images)
         folder = encoder.save(tmp_path / "new" / "saved")
@@ -354,11 +357,11 @@ class TestFolder:
                 assert torch.equal(one, other)
         assert torch.equal(again.untrained().features(images), encoder.features(images))  # this one was never trained
 
-    def test_saving_again_replaces_the_reference_alone(self, tmp_path, images, belonging):
+    def test_saving_again_replaces_only_the_reference(self, tmp_path, images, belonging):
         encoder = untrained(tiny_method("prosmin"))
         folder = encoder.save(tmp_path)
         assert not (folder / "reference.safetensors").exists()
-        with pytest.raises(ProsminError, match=r"^ood_score needs a reference: call encoder\.fit_reference"):
+        with pytest.raises(ProsminError, match=r"^ood_score needs a reference: .*fit_reference"):
             load(folder).ood_score(images)
         before = file_hash(folder / "encoder.safetensors")
         expected = load(folder).fit_reference(belonging)
@@ -366,8 +369,8 @@ class TestFolder:
         assert file_hash(folder / "encoder.safetensors") == before
         assert torch.equal(load(folder).ood_score(images), expected.ood_score(images))
 
-    def test_the_card_tells_the_precision_of_the_file(self, tmp_path, images, belonging):
-        """Of float16 stays float16, beside a new reference too, until a number is none of float16 any more."""
+    def test_the_card_has_the_precision_of_the_file(self, tmp_path, images, belonging):
+        """float16 stays float16, also beside a new reference, as long as every number fits float16."""
         export(
             untrained(tiny_method("prosmin")).save(tmp_path / "wide"),
             tmp_path / "half",
@@ -376,7 +379,7 @@ class TestFolder:
         )
         half = load(tmp_path / "half")
         before = file_hash(tmp_path / "half" / "encoder.safetensors")
-        half.fit_reference(belonging).save(tmp_path / "half")  # the same encoder: no other one is there
+        half.fit_reference(belonging).save(tmp_path / "half")  # the same encoder
         half.save(tmp_path / "copy")
         assert file_hash(tmp_path / "copy" / "encoder.safetensors") == before == load(tmp_path / "copy").card["hash"]
         assert load(tmp_path / "copy").card == read_card(tmp_path / "half")
@@ -398,19 +401,16 @@ class TestFolder:
     def test_another_encoder_is_not_overwritten(self, encoder, tmp_path):
         encoder.save(tmp_path)
         before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-        with pytest.raises(ProsminError, match="holds another encoder already"):
+        with pytest.raises(ProsminError, match="another encoder"):
             untrained(tiny_method("prosmin", training__seed="1")).save(tmp_path)
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
-    def test_a_reference_of_other_weights_is_left_aside_and_named(self, tmp_path, images, belonging):
+    def test_a_reference_of_other_weights_is_not_used_but_named(self, tmp_path, images, belonging):
         one, other = (untrained(tiny_method("prosmin", training__seed=seed)) for seed in "01")
         one.fit_reference(belonging).save(tmp_path / "one")
         other.save(tmp_path / "other")
         (tmp_path / "one" / "reference.safetensors").rename(tmp_path / "other" / "reference.safetensors")
-        message = (
-            r"needs a reference, and .*other/reference\.safetensors belongs to another encoder: call .*fit_reference"
-        )
-        with pytest.raises(ProsminError, match=message):
+        with pytest.raises(ProsminError, match=r"other/reference\.safetensors .*another encoder: .*fit_reference"):
             load(tmp_path / "other").ood_score(images)
         assert load(tmp_path / "other").fit_reference(belonging).ood_score(images).shape == (5,)
 
@@ -419,7 +419,7 @@ class TestFolder:
         file = tmp_path / "reference.safetensors"
         whole = file.read_bytes()
         file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        with pytest.raises(ProsminError, match=r"reference\.safetensors was changed or cut"):
+        with pytest.raises(ProsminError, match=r"reference\.safetensors was changed"):
             load(tmp_path)
         file.write_bytes(whole[:50])
         with pytest.raises(ProsminError, match=r"reference\.safetensors cannot be loaded"):
@@ -430,7 +430,7 @@ class TestFolder:
         [
             (lambda tensors, name: tensors.update({name: tensors[name][:-1]}), r"is \(31, \d+\), not \(32, \d+\)\."),
             (lambda tensors, name: tensors.pop(name), "is missing"),
-            (lambda tensors, name: tensors.update(more=torch.zeros(1)), "more has no place in it"),
+            (lambda tensors, name: tensors.update(more=torch.zeros(1)), "more is not part"),
         ],
     )
     def test_weights_that_do_not_fit_the_card_are_refused(self, encoder, tmp_path, change, match):
@@ -438,7 +438,7 @@ class TestFolder:
         tensors = load_file(tmp_path / "encoder.safetensors")
         change(tensors, _matrix(tensors))
         save_file(tensors, tmp_path / "encoder.safetensors")
-        with pytest.raises(ProsminError, match=r"changed or cut"):
+        with pytest.raises(ProsminError, match=r"encoder\.safetensors .*changed"):
             load(tmp_path)
         card = read_card(tmp_path) | {"hash": file_hash(tmp_path / "encoder.safetensors")}
         (tmp_path / "encoder.json").write_text(json.dumps(card))
@@ -450,12 +450,12 @@ class TestFolder:
         ("card", "match"),
         [
             ("{", "cannot be read"),
-            ("[]", "no card"),
-            ('{"hash": "x"}', "no card"),
-            ('{"hash": "x", "encoder": "x", "format": 2}', "format 2; this prosmin reads up to 1"),
+            ("[]", "not the card"),
+            ('{"hash": "x"}', "not the card"),
+            ('{"hash": "x", "encoder": "x", "format": 2}', r"format 2; .*up to 1"),
         ],
     )
-    def test_a_strange_card_is_refused(self, encoder, tmp_path, card, match):
+    def test_a_damaged_card_is_refused(self, encoder, tmp_path, card, match):
         encoder.save(tmp_path)
         (tmp_path / "encoder.json").write_text(card)
         with pytest.raises(ProsminError, match=match):
@@ -468,28 +468,25 @@ class TestFolder:
         with pytest.raises(ProsminError, match=r"timm:NAME@.*x\.pth"):
             load(tmp_path / "x.pth")
         (tmp_path / "encoder.safetensors").write_bytes(b"")
-        with pytest.raises(ProsminError, match=r"holds no encoder\.json, the card of the encoder\.safetensors there"):
+        with pytest.raises(ProsminError, match=r"encoder\.safetensors but not its card encoder\.json"):
             load(tmp_path / "encoder.safetensors")
 
-    def test_a_folder_without_a_card_is_told_what_it_is(self, encoder, tmp_path):
-        """To train on is right for a run that was begun, and harmful in a folder of images."""
+    def test_a_folder_without_a_card(self, encoder, tmp_path):
+        """Continuing to train is right for an unfinished run, and wrong for any other folder."""
         begun = tmp_path / "runs" / "begun"
         begun.mkdir(parents=True)
         (begun / "config.yaml").write_text("")
-        with pytest.raises(ProsminError, match=r"begun has not finished.*`prosmin pretrain --out .*begun` goes on"):
+        with pytest.raises(ProsminError, match=r"begun has not finished.*`prosmin pretrain --out .*begun`"):
             load(begun)
         encoder.save(tmp_path / "runs" / "done")
         (tmp_path / "runs" / "notes").mkdir()
         with pytest.raises(ProsminError, match=r"runs is not a run folder.*one of them: .*runs/begun, .*runs/done\.$"):
             load(tmp_path / "runs")
         (tmp_path / "runs" / "notes" / "a.txt").write_text("")
-        with pytest.raises(
-            ProsminError, match=r"notes is not a run folder: it holds no encoder\.json\. Give"
-        ) as refusal:
+        with pytest.raises(ProsminError, match=r"notes is not a run folder.*encoder\.json(?!.*continues)"):
             load(tmp_path / "runs" / "notes")
-        assert "goes on" not in str(refusal.value)
 
-    def test_an_encoder_of_timm_needs_its_file_no_longer(self, images, belonging, tmp_path):
+    def test_a_saved_encoder_of_timm_does_not_need_its_file(self, images, belonging, tmp_path):
         file = timm_weights(tmp_path)
         encoder = load(f"timm:test_vit@{file}").fit_reference(belonging)
         assert is_foreign(encoder.card["encoder"])
@@ -515,13 +512,13 @@ def timm_weights(folder):
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory, belonging):
-    """Where encoders are: a run's, one of timm, and each of them saved with its reference."""
+    """A run, an encoder of timm, and each of them saved with a reference."""
     root = tmp_path_factory.mktemp("places")
     places = [untrained(tiny_method("prosmin")).save(root / "run"), f"timm:test_vit@{timm_weights(root)}"]
     return [*places, *(load(at).fit_reference(belonging).save(root / f"saved-{i}") for i, at in enumerate(places))]
 
 
-class TestServices:
+class TestInPrograms:
     def test_it_can_be_pickled(self, places, images):
         for kind in (*map(load, places), untrained(tiny_method("dino"))):
             again = pickle.loads(pickle.dumps(kind))
@@ -532,14 +529,13 @@ class TestServices:
             kind = load(place)
             assert torch.equal(pickle.loads(pickle.dumps(kind)).ood_score(images), kind.ood_score(images))
 
-    def test_a_spawned_process_takes_it(self, encoder, images):
-        """One thread here and there: the bits of a sum depend on their number."""
+    def test_it_can_be_sent_to_a_spawned_process(self, encoder, images):
         with multiprocessing.get_context("spawn").Pool(1, torch.set_num_threads, (1,)) as pool:
             found = pool.apply(encoder.features, (images.numpy().transpose(0, 2, 3, 1),))
         torch.testing.assert_close(found, encoder.features(images))
 
     @pytest.mark.parametrize("at", range(4))
-    def test_the_default_dtype_of_a_service_does_not_matter(self, places, images, belonging, at, float64_default):
+    def test_the_default_dtype_does_not_matter(self, places, images, belonging, at, float64_default):
         def numbers():
             kind = load(places[at], device="cpu")
             yield from (kind(images).mean, kind.features(images), kind.uncertainty(images))
@@ -554,7 +550,7 @@ class TestServices:
             assert torch.equal(one, other)
 
     def test_threads_leave_the_default_dtype_as_it_was(self, encoder, images, float64_default):
-        """Whoever leaves first must not put it back under the feet of the others."""
+        """The first thread to leave must not change it for the others."""
         expected, failed = encoder.features(images), []
 
         def work():
@@ -576,8 +572,3 @@ class TestServices:
 def _matrix(tensors: dict[str, torch.Tensor]) -> str:
     """A matrix with 32 rows, whatever the network calls it."""
     return next(name for name, tensor in tensors.items() if tensor.ndim == 2 and len(tensor) == 32)
-
-
-def test_pictures_without_any_are_refused(encoder):
-    with pytest.raises(ProsminError, match="no images in colours"):
-        encoder(coloured(3).subset(torch.tensor([], dtype=torch.int64)))

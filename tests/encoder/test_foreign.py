@@ -1,4 +1,4 @@
-"""Encoders we did not train: timm:NAME[@FILE] behaves like any encoder, results and report included."""
+"""Encoders we did not train: timm:NAME[@FILE] behaves like any encoder, also in results and report."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from published_layouts import dino_checkpoint, moco_checkpoint, prefixed, vit_fe
 
 
 def network(name: str) -> nn.Module:
-    """A small network of timm with other weights than a fresh one has."""
+    """A small network of timm whose weights are not those of a new one."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
         model = timm.create_model(name, num_classes=0)
@@ -49,7 +49,7 @@ def pictures():
 
 
 class TestEncoder:
-    def test_features_are_the_network_s_on_pictures_prepared_as_published(self, file, pictures):
+    def test_features_are_those_of_the_network_with_the_published_preprocessing(self, file, pictures):
         encoder = load(f"timm:test_vit@{file}")
         views = encoder.config.views
         assert (views.global_size, views.crop_share, views.interpolation) == (160, 0.875, "bicubic")
@@ -61,12 +61,12 @@ class TestEncoder:
         assert embedding.scale is None
         assert torch.equal(embedding.mean, embedding.features)
 
-    def test_a_tag_says_how_pictures_are_prepared(self, file):
+    def test_a_tag_sets_the_preprocessing(self, file):
         views = load(f"timm:test_vit.r160_in1k@{file}").config.views
         assert views.mean == (0.5, 0.5, 0.5)
         assert views.crop_share == 0.95
 
-    def test_uncertainty_is_the_variance_between_views(self, file, pictures):
+    def test_uncertainty_is_the_variance_over_views(self, file, pictures):
         encoder = load(f"timm:test_vit@{file}")
         views = torch.stack([view.features for view in encoder.views(pictures)])
         torch.testing.assert_close(encoder.uncertainty(pictures), views.var(0).mean(1))
@@ -103,7 +103,7 @@ class TestEncoder:
         assert encoder.card["backbone"]["num_heads"] == 12
         assert encoder.untrained().method.online["backbone"].blocks[0].attn.num_heads == 12
 
-    def test_the_card_follows_weights_and_preparation_not_the_file(self, file, tmp_path):
+    def test_the_hash_depends_on_weights_and_preprocessing_not_on_the_file(self, file, tmp_path):
         card = load(f"timm:test_vit@{file}").card
         assert card["weights"] == "78 tensors of dino_tiny.pth, a checkpoint of DINO or iBOT; 3 left out (head)."
         torch.save(network("test_vit").state_dict(), tmp_path / "plain.pth")
@@ -115,16 +115,16 @@ class TestEncoder:
         assert load(f"timm:test_vit@{tmp_path}/plain.pth").card["hash"] != card["hash"]
 
 
-class TestOwnWeightsOfTimm:
-    def test_a_failing_download_names_the_other_form(self, monkeypatch):
+class TestWeightsOfTimm:
+    def test_a_failed_download_suggests_a_file(self, monkeypatch):
         def refuse(*args, pretrained=False, **options):
             raise ConnectionError("Name or service not known\nand more")
 
         monkeypatch.setattr(timm, "create_model", refuse)
-        with pytest.raises(ProsminError, match=r"not known\. Where there is no network.*timm:test_vit@FILE"):
+        with pytest.raises(ProsminError, match=r"not known.*timm:test_vit@FILE"):
             load("timm:test_vit")
 
-    def test_they_are_asked_for(self, monkeypatch, pictures):
+    def test_they_are_requested_from_timm(self, monkeypatch, pictures):
         create, asked = timm.create_model, []
 
         def fake(name, *, pretrained=False, **options):
@@ -168,7 +168,7 @@ class TestFolder:
             with pytest.raises(UsageError, match=r"keeps the results of timm:resnet50@a/weights\.pth\. Choose another"):
                 results_folder(other, first)
 
-    def test_results_of_others_are_not_taken_for_a_runs_own(self, tmp_path):
+    def test_results_of_another_encoder_are_not_mixed_in(self, tmp_path):
         run, moved, out = (tmp_path / name for name in ("run", "moved", "out"))
         for folder, card in ((run, {"hash": "a"}), (moved, {"hash": "a"}), (out, {"hash": "t", "encoder": "timm:x"})):
             folder.mkdir()
@@ -182,7 +182,7 @@ class TestFolder:
         with pytest.raises(UsageError, match="keeps the results of"):
             results_folder(moved, out)
 
-    def test_the_folder_loads_the_encoder_it_was_measured_with(self, file, tmp_path):
+    def test_a_folder_of_results_loads_its_encoder(self, file, tmp_path):
         copy = tmp_path / "copy.pth"
         copy.write_bytes(file.read_bytes())
         encoder = load(f"timm:test_vit@{copy}")
@@ -226,10 +226,10 @@ class TestFolder:
 
 
 class TestRefusals:
-    def test_wrong_names_are_sentences(self, file, tmp_path):
-        with pytest.raises(UsageError, match=r"no model 'test_vi'\. Did you mean test_vit\?"):
+    def test_wrong_names(self, file, tmp_path):
+        with pytest.raises(UsageError, match=r"'test_vi'.*Did you mean test_vit\?"):
             load("timm:test_vi")
-        with pytest.raises(UsageError, match="names no file behind its @"):
+        with pytest.raises(UsageError, match="timm:test_vit@"):
             load("timm:test_vit@")
         with pytest.raises(UsageError, match=r"Invalid pretrained tag \(none\)"):
             load(f"timm:test_vit.none@{file}")
@@ -242,5 +242,5 @@ class TestRefusals:
 
     def test_our_own_encoders_are_loaded_from_their_folder(self, tmp_path):
         torch.save(prefixed(network("test_vit").state_dict(), "online.backbone."), tmp_path / "encoder.pth")
-        with pytest.raises(UsageError, match=r"is an encoder of prosmin: give its run folder"):
+        with pytest.raises(UsageError, match=r"encoder\.pth is an encoder of prosmin"):
             load(f"timm:test_vit@{tmp_path}/encoder.pth")

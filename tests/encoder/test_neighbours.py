@@ -1,4 +1,4 @@
-"""The neighbour search and vote against a loop written from the definition."""
+"""The nearest-neighbour search and the vote against a loop written from the definition."""
 
 import math
 
@@ -20,7 +20,7 @@ def features(size: int, dim: int, seed: int) -> torch.Tensor:
 
 
 def slow_probabilities(bank, labels, queries, *, classes: int, k: int, temperature: float) -> list[list[float]]:
-    """Votes one by one in Python's floats, the extra neighbour written as a neighbour."""
+    """Votes one by one in Python's floats; the extra neighbour is a neighbour like the others."""
     answers = []
     for query in queries.tolist():
         found = []
@@ -38,7 +38,7 @@ def slow_probabilities(bank, labels, queries, *, classes: int, k: int, temperatu
 
 @pytest.mark.parametrize("k", [1, 5, 20])
 def test_probabilities_agree_with_a_slow_loop(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knn, "_SIMILARITIES", 60 * 7)  # seven queries at a time, the last part is shorter
+    monkeypatch.setattr(knn, "_SIMILARITIES", 60 * 7)  # seven queries at a time; the last part is shorter
     bank, queries = features(60, 8, 0), 30 * features(25, 8, 1)
     labels = torch.arange(60) % 4
     fast = knn.knn_probabilities(bank, labels, queries, classes=5, k=k, temperature=0.1)
@@ -56,7 +56,7 @@ def test_several_k_come_from_one_search() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 4])
-def test_neighbours_are_by_angle_best_first_and_never_the_picture_itself(
+def test_an_image_is_never_its_own_neighbour_nor_one_of_its_group(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(knn, "_SIMILARITIES", 4 * at_once)
@@ -67,16 +67,34 @@ def test_neighbours_are_by_angle_best_first_and_never_the_picture_itself(
     torch.testing.assert_close(similarities[0], torch.tensor([0.1, 0.3]).cos())
     assert knn.nearest(points, points, 1)[1][:, 0].tolist() == [0, 1, 2, 3]
 
-
-@pytest.mark.parametrize("at_once", [1, 3, 4])
-def test_nobody_of_a_group_is_a_neighbour_in_it(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knn, "_SIMILARITIES", 4 * at_once)
-    angles = torch.tensor([0.0, 0.1, 0.3, 0.7])
-    points, groups = torch.stack([angles.cos(), angles.sin()], 1), torch.tensor([5, 5, 2, 2])
+    groups = torch.tensor([5, 5, 2, 2])
     _, indices = knn.nearest(points, points, 2, exclude_self=True, groups=groups)
     assert indices.tolist() == [[2, 3], [2, 3], [1, 0], [1, 0]]
-    with pytest.raises(ProsminError, match="2 images can be neighbours"):
+    _, indices = knn.nearest(points, points[:3], 2, groups=groups, query_groups=torch.tensor([5, -1, 2]))
+    assert indices.tolist() == [[2, 3], [1, 0], [1, 0]]  # the second query is in no group
+    with pytest.raises(ProsminError, match=r"k is 3.*1 to 2"):
         knn.nearest(points, points, 3, exclude_self=True, groups=groups)
+
+
+def test_the_hash_of_an_image_depends_on_its_pixels_and_not_on_its_padding() -> None:
+    images = torch.randint(0, 256, (100, 3, 9, 7), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    sizes = torch.tensor([9, 7]).expand(100, 2)
+    found = knn.pixel_hash(images, sizes)
+    assert len(found.unique()) == 100
+    padded = torch.nn.functional.pad(images, (0, 4, 0, 2))
+    assert torch.equal(knn.pixel_hash(padded, sizes), found)
+    changed = images.clone()
+    changed[:, 2, 8, 6] ^= 1
+    for other in (knn.pixel_hash(changed, sizes), knn.pixel_hash(images.flip(3), sizes)):
+        assert not bool((other == found).any())
+    black = torch.zeros(2, 3, 9, 9, dtype=torch.uint8)
+    assert len(knn.pixel_hash(black, torch.tensor([[9, 7], [7, 9]])).unique()) == 2
+
+
+def test_of_several_copies_one_is_the_image_itself() -> None:
+    groups = knn.without_repeats(torch.tensor([7, 9, 7, 7]))
+    assert groups.tolist()[:2] == [7, 9]
+    assert len(groups.unique()) == 4
 
 
 def test_a_class_without_a_vote_keeps_a_finite_likelihood() -> None:
@@ -106,7 +124,7 @@ def test_separated_clusters_are_classified() -> None:
         (torch.ones(5, 3), torch.ones(2, 3), 6, False, "1 to 5"),
         (torch.ones(5, 3), torch.ones(5, 3), 5, True, "1 to 4"),
         (torch.ones(5, 3), torch.ones(2, 3), 0, False, "1 to 5"),
-        (torch.ones(5, 3), torch.ones(2, 3), 1, True, "same"),
+        (torch.ones(5, 3), torch.ones(2, 3), 1, True, "5 images of the bank and 2 queries"),
         (torch.ones(0, 3), torch.ones(0, 3), 1, True, "0 images can be neighbours"),
         (torch.full((5, 3), torch.nan), torch.ones(2, 3), 1, False, "not finite"),
     ],

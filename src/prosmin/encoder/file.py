@@ -1,7 +1,7 @@
 """An encoder on disk: encoder.safetensors, its card encoder.json, and reference.safetensors where one was fitted.
 
-Every file is written whole or not at all, and none is a pickle. The card comes last and holds the hash of the weights;
-the reference names the weights it was fitted with, so that it is never used with others.
+Every file is written completely or not at all, and none is a pickle. The card is written last and has the hash of the
+weights; the reference has the hash of the weights it was fitted with, so that it is never used with others.
 """
 
 import hashlib
@@ -25,40 +25,40 @@ FORMAT = 1
 
 
 def write_encoder(folder: Path, method: nn.Module, card: dict[str, Any], *, replace: bool) -> dict[str, Any]:
-    """Write weights and card; the card comes back with its hash. Other weights there are an error without `replace`.
+    """Write weights and card, and return the card with its hash. Other weights in the folder need `replace`.
 
-    Weights that were read in float16 are written so again, unless a number would change by it. The card says what is in
-    the file: `precision`, the narrower format of some of its numbers, is there only if there is one.
+    Weights that were read in float16 are written in float16 again, if no number changes by it. The card has
+    `precision` only if some weights are in a format below float32.
     """
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
     if card.get("precision") == "float16":
         tensors = _halved_again(tensors, matrices(method))
     if narrow := _narrow_formats(tensors):
         card = {**card, "precision": narrow}
-    else:  # what a rounding did to the outputs, `deviation`, goes with it
+    else:  # `deviation` is the effect of the rounding on the outputs
         card = {name: value for name, value in card.items() if name not in ("precision", "deviation")}
     with writing(folder / WEIGHTS) as part:
         save_file(tensors, part)
         found = file_hash(part)
         if not replace and (folder / CARD).exists() and read_card(folder)["hash"] != found:
-            raise ProsminError(f"{folder} holds another encoder already. Choose another folder, or remove that one.")
+            raise ProsminError(f"{folder} already has another encoder. Choose another folder, or remove that one.")
     card = {**card, "format": FORMAT, "hash": found}
     write_text(folder / CARD, json.dumps(card, indent=1))
     return card
 
 
 def matrices(method: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that float16 is for: matrices and filters, by name.
+    """The parameters that are stored in float16 when asked for: matrices and filters, by name.
 
-    Vectors (biases, norms) weigh nothing, and no buffer is a weight: a running variance can be beyond float16's range,
-    a centre is subtracted from values of its own size, a counter is an integer. They stay as they are.
+    Vectors (biases, norms) take little space. Buffers must stay exact: a running variance can be beyond float16's
+    range, a centre is subtracted from values of its own size, a counter is an integer.
     """
     found = method.named_parameters(remove_duplicate=False)
     return {name: parameter for name, parameter in found if parameter.ndim > 1 and parameter.is_floating_point()}
 
 
 def _halved_again(tensors: dict[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
-    """Those named in float16 where each number of them is one of float16; else all as they are."""
+    """The named tensors in float16 if that changes no number; else all unchanged."""
     wide = {name: tensors[name] for name in names}
     halves = {name: tensor.half() for name, tensor in wide.items()}
     same = all(torch.equal(half.to(wide[name].dtype), wide[name]) for name, half in halves.items())
@@ -66,7 +66,7 @@ def _halved_again(tensors: dict[str, Tensor], names: Iterable[str]) -> dict[str,
 
 
 def _narrow_formats(tensors: dict[str, Tensor]) -> str:
-    """The floating-point formats below float32, such as "float16"; empty where there is none."""
+    """The floating-point formats below float32, such as "float16"; empty if there is none."""
     formats = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point() and tensor.itemsize < 4}
     return ", ".join(sorted(str(kind).removeprefix("torch.") for kind in formats))
 
@@ -81,87 +81,91 @@ def read_card(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ProsminError(f"{file} cannot be read: {error}.") from None
     if not isinstance(card, dict) or "hash" not in card or not ("config" in card or "encoder" in card):
-        raise ProsminError(f"{file} is no card of an encoder: it has no hash and configuration. Copy the files again.")
+        raise ProsminError(f"{file} is not the card of an encoder: no hash or configuration. Copy the files again.")
     if card.get("format", FORMAT) > FORMAT:
         raise ProsminError(
-            f"{file} is of format {card['format']}; this prosmin reads up to {FORMAT}. Install a newer one."
+            f"{file} has format {card['format']}; this prosmin reads up to {FORMAT}. Install a newer one."
         )
     return card
 
 
 def _no_card(folder: Path) -> ProsminError:
-    """What a folder without a card is: to go on training is right in one case and harmful in the others."""
+    """The error for a folder without a card, which may be an unfinished run or something else."""
     if (folder / "config.yaml").is_file():
         return ProsminError(
-            f"The run in {folder} has not finished: it holds no {CARD} yet. `prosmin pretrain --out {folder}` goes on."
+            f"The run in {folder} has not finished: it has no {CARD}. `prosmin pretrain --out {folder}` continues it."
         )
     if (folder / WEIGHTS).exists():
-        return ProsminError(f"{folder} holds no {CARD}, the card of the {WEIGHTS} there. Copy both again.")
+        return ProsminError(f"{folder} has {WEIGHTS} but not its card {CARD}. Copy both again.")
     if runs := runs_below(folder):
-        return ProsminError(f"{folder} is not a run folder, but holds some. Give one of them: {runs}.")
+        return ProsminError(f"{folder} is not a run folder, but contains some. Give one of them: {runs}.")
     return ProsminError(
-        f"{folder} is not a run folder: it holds no {CARD}. Give the folder that `prosmin pretrain --out` or "
+        f"{folder} is not a run folder: it has no {CARD}. Give the folder that `prosmin pretrain --out` or "
         "Encoder.save wrote."
     )
 
 
 def fill(method: nn.Module, folder: Path, card: dict[str, Any]) -> nn.Module:
-    """The method with the weights of the folder; what does not fit the card is refused by name."""
+    """The method with the weights of the folder; an error names the first tensor that does not fit."""
     file = folder / WEIGHTS
     if not file.exists():
-        if "run" in card:  # as `prosmin evaluate RUN --out` leaves it
-            raise ProsminError(f"{folder} keeps results alone; its encoder is in {card['run']}: give that folder.")
-        raise ProsminError(f"{folder} holds no {WEIGHTS}, the weights that its card {CARD} describes. Copy both again.")
+        if "run" in card:  # written by `prosmin evaluate RUN --out`
+            raise ProsminError(f"{folder} has only results; their encoder is in {card['run']}: give that folder.")
+        raise ProsminError(f"{folder} has a card {CARD} but not its weights {WEIGHTS}. Copy both again.")
     try:
         if file_hash(file) != card["hash"]:
-            raise ProsminError(f"{file} does not fit its card {CARD}: it was changed or cut. Copy both again.")
+            raise ProsminError(f"{file} does not match its card {CARD}: it was changed or truncated. Copy both again.")
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
         raise ProsminError(f"{file} cannot be loaded: {error}.") from None
     if problems := _differences(method.state_dict(), tensors):
         more = f", and {len(problems) - 1} others" if len(problems) > 1 else ""
         raise ProsminError(
-            f"{file} does not fit the network that its card {CARD} describes: {problems[0]}{more}. Copy both again."
+            f"{file} does not match the network of its card {CARD}: {problems[0]}{more}. Copy both again."
         )
     method.load_state_dict(tensors, strict=True)
     return method
 
 
-def _differences(wanted: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:
-    """What keeps the tensors found from filling those wanted, a few words each."""
-    rows = [f"{name} is missing" for name in wanted if name not in found]
-    rows += [f"{name} has no place in it" for name in found if name not in wanted]
-    for name in wanted.keys() & found.keys():
-        if wanted[name].shape != found[name].shape:
-            rows.append(f"{name} is {tuple(found[name].shape)}, not {tuple(wanted[name].shape)}")
+def _differences(network: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:
+    """Each difference between the tensors of the network and those of the file, a few words each."""
+    rows = [f"{name} is missing" for name in network if name not in found]
+    rows += [f"{name} is not part of it" for name in found if name not in network]
+    for name in network.keys() & found.keys():
+        if network[name].shape != found[name].shape:
+            rows.append(f"{name} is {tuple(found[name].shape)}, not {tuple(network[name].shape)}")
     return sorted(rows)
 
 
 def write_reference(folder: Path, reference: KnnDistance, *, encoder: str) -> None:
     """Write a fitted reference beside the encoder with this hash."""
     tensors = {"bank": reference.bank.cpu().contiguous(), "k": torch.tensor(reference.k)}
+    if reference.groups is not None:
+        tensors["groups"] = reference.groups.cpu()
     with writing(folder / REFERENCE) as part:
         save_file(tensors, part, metadata={"encoder": encoder, "hash": tensors_hash(tensors)})
 
 
 def read_reference(folder: Path, *, encoder: str) -> KnnDistance | None:
-    """The reference fitted with this encoder; None where there is none, or one of other weights."""
+    """The reference fitted with this encoder; None if there is none, or one of other weights."""
     file = folder / REFERENCE
     if not file.exists():
         return None
     try:
         with safe_open(file, framework="pt") as opened:
-            told = opened.metadata() or {}
-            tensors = {name: opened.get_tensor(name) for name in ("bank", "k")}
+            metadata = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (no dictionary)
     except (OSError, SafetensorError) as error:
         raise ProsminError(f"{file} cannot be loaded: {error}. Remove it, and fit the reference again.") from None
-    if told.get("hash") != tensors_hash(tensors):
-        raise ProsminError(f"{file} was changed or cut. Remove it, and fit the reference again.")
-    return KnnDistance(bank=tensors["bank"], k=int(tensors["k"])) if told.get("encoder") == encoder else None
+    if metadata.get("hash") != tensors_hash(tensors):
+        raise ProsminError(f"{file} was changed or truncated. Remove it, and fit the reference again.")
+    if metadata.get("encoder") != encoder:
+        return None
+    return KnnDistance(bank=tensors["bank"], k=int(tensors["k"]), groups=tensors.get("groups"))
 
 
 def tensors_hash(tensors: dict[str, Tensor]) -> str:
-    """A check for a file's metadata: safetensors looks at sizes alone, so changed bytes would pass."""
+    """A hash for a file's metadata: safetensors itself checks only sizes."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())

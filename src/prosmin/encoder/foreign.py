@@ -1,8 +1,8 @@
-"""Encoders we did not train: `timm:NAME[@FILE]`, a network of timm with timm's own weights or those of a file.
+"""Encoders we did not train: `timm:NAME[@FILE]`, a network of timm with timm's weights or those of a file.
 
-Without a file the images are prepared as timm's card of these weights says; NAME may carry timm's tag, such as
-vit_small_patch16_224.dino. With a file they are prepared as DINO, iBOT and MoCo v3 do for theirs (the centred 0.875
-of the image, ImageNet's mean and standard deviation), unless NAME has a tag, whose card then counts.
+Without a file the images are preprocessed as timm's settings of these weights say; NAME may have one of timm's tags,
+such as vit_small_patch16_224.dino. With a file and no tag they are preprocessed as DINO, iBOT and MoCo v3 do: the
+centred 0.875 of the image, ImageNet's mean and standard deviation.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ _PUBLISHED = {
 
 
 class Bare(nn.Module):
-    """A backbone in the form of a method: features, which stand for the mean of a forecast without a scale."""
+    """A backbone with the interface of a method: the features are also the mean, and there is no scale."""
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Bare(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """What an Encoder is made of. Of the configuration only views, seed and data mean anything."""
+    """The parts of an Encoder. Of the configuration only views, seed and data are meaningful."""
 
     method: nn.Module
     config: Config
@@ -59,7 +59,7 @@ class Foreign:
 
 
 class Name(NamedTuple):
-    """A model of timm, and the file of its weights where one is named."""
+    """A model of timm, and the file of its weights if one is given."""
 
     model: str
     file: Path | None
@@ -75,23 +75,20 @@ def open_foreign(run: Path | str) -> Foreign:
     model, file = parse_name(str(run))
     weights = None if file is None else read_weights(file)
     if weights is not None and weights.from_prosmin:
-        raise UsageError(
-            f"{file} is an encoder of prosmin: give its run folder {weights.file.parent} instead of {run}."
-        )
+        raise UsageError(f"{file} is an encoder of prosmin: give its folder {weights.file.parent} instead of {run}.")
     options: dict[str, Any] = {} if weights is None or weights.heads is None else {"num_heads": weights.heads}
-    backbone, said = _filled(model, weights, options)
+    backbone, origin = _filled(model, weights, options)
     config = configs.build({"backbone": {"name": model}, "views": _views(model, backbone, file)})
     views = configs.to_tree(config)["views"]
     card = {
         "format": 1,
         "encoder": str(run),
-        "weights": said,
-        "step": None,  # how long others trained it is not known
+        "weights": origin,
+        "step": None,  # unknown
         "hash": _content_hash(backbone, also=[options, views]),
         "backbone": {"name": model, **options},
         "views": views,
     }
-
     fresh = partial(seeded, partial(bare_network, model, options), config)
     return Foreign(method=Bare(backbone), config=config, card=card, fresh=fresh)
 
@@ -105,10 +102,10 @@ def parse_name(run: str) -> Name:
     """The model and the file of weights that `timm:NAME[@FILE]` names."""
     model, at, file = run.removeprefix(_SCHEME).partition("@")
     if not timm.is_model(model):
-        meant = did_you_mean(closest(model.partition(".")[0], timm.list_models()))
-        raise UsageError(f"timm has no model {model!r}.{meant} timm.list_models() names them.")
+        suggestion = did_you_mean(closest(model.partition(".")[0], timm.list_models()))
+        raise UsageError(f"timm has no model {model!r}.{suggestion} timm.list_models() lists them.")
     if at and not file:
-        raise UsageError(f"{run!r} names no file behind its @; write timm:{model}@FILE, or timm:{model} alone.")
+        raise UsageError(f"{run!r} has no file after its @; write timm:{model}@FILE, or timm:{model}.")
     return Name(model, Path(file) if file else None)
 
 
@@ -116,28 +113,28 @@ def _network(model: str, options: dict[str, Any]) -> nn.Module:
     try:
         return timm.create_model(model, num_classes=0, **options)
     except RuntimeError as error:  # an unknown tag
-        raise UsageError(f"timm cannot build {model}: {error} timm.list_pretrained() names models with tags.") from None
+        raise UsageError(f"timm cannot build {model}: {error} timm.list_pretrained() lists models with tags.") from None
 
 
 def _filled(model: str, weights: Weights | None, options: dict[str, Any]) -> tuple[nn.Module, str]:
-    """The network with its weights, and a sentence that says which."""
+    """The network with its weights, and a sentence that says where they come from."""
     if weights is not None:
         backbone = _network(model, options)
         return backbone, fill_backbone(backbone, weights)
     try:
         backbone = timm.create_model(model, pretrained=True, num_classes=0)
-    except Exception as error:  # the hub, the network and timm itself each fail in ways of their own
+    except Exception as error:  # the hub, the network and timm raise many kinds
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ProsminError(
-            f"timm's weights of {model} cannot be had: {reason}. "
-            f"Where there is no network, give a file of weights: timm:{model}@FILE."
+            f"timm's weights of {model} cannot be loaded: {reason}. "
+            f"Without a network connection, give a file of weights: timm:{model}@FILE."
         ) from None
     known = timm.get_pretrained_cfg(model)
     return backbone, f"timm's own weights, tag {known.tag}." if known is not None else "timm's own weights."
 
 
 def _views(model: str, backbone: nn.Module, file: Path | None) -> dict[str, Any]:
-    """How the images are prepared, as fields of the group `views`."""
+    """How images are preprocessed, as fields of the group `views`."""
     card = resolve_model_data_config(backbone)
     channels, height, width = card["input_size"]
     if channels != 3 or height != width:
@@ -155,7 +152,7 @@ def _views(model: str, backbone: nn.Module, file: Path | None) -> dict[str, Any]
 
 
 def _content_hash(module: nn.Module, *, also: list[dict[str, Any]]) -> str:
-    """32 hexadecimal digits that follow from the weights and from how they are used, not from their file."""
+    """A hash of the weights and of how they are used, not of their file."""
     digest = hashlib.blake2b(json.dumps(also).encode(), digest_size=16)
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
