@@ -20,7 +20,7 @@ import torch
 from prosmin import config as configs
 from prosmin.data.image_sets import load_pictures
 from prosmin.encoder import has_batchnorm, load, set_statistics
-from prosmin.evaluation.held_out import held_out_knn
+from prosmin.evaluation.probes.held_out import held_out_knn
 from prosmin.training.pretrain import pretrain
 from sections import append_missing
 

@@ -13,6 +13,7 @@ feature cache; a protocol's seconds hold what it is the first to embed. The file
 """
 
 import argparse
+import dataclasses
 import shutil
 import statistics
 import sys
@@ -39,8 +40,8 @@ from prosmin.encoder.neighbours import knn_probabilities
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.forecasts import view_scores
 from prosmin.evaluation.options import Options
+from prosmin.evaluation.protocol import Protocol, Result
 from prosmin.evaluation.protocols import PROTOCOLS
-from prosmin.evaluation.results import Result
 from prosmin.evaluation.run import evaluate
 from prosmin.machine import describe_machine
 from sections import Sections
@@ -129,16 +130,17 @@ def time_protocols(found: dict[str, Any], *, run: Path, sets: dict[str, Any], op
     found["rows"] = rows = {}
     shutil.rmtree(run / "cache", ignore_errors=True)
 
-    def recorded(name: str, protocol: Callable[[Context], Result], context: Context) -> Result:
+    def recorded(name: str, protocol: Protocol, context: Context) -> Result:
         began = time.perf_counter()
-        result = protocol(context)
+        result = protocol.run(context)
         rows[name] = _row(name, result, round(time.perf_counter() - began, 2))
         save()
         print(f"{name:12} {rows[name]['seconds']:8.2f} s", flush=True)
         return result
 
     before = dict(PROTOCOLS)
-    PROTOCOLS.update({name: partial(recorded, name, PROTOCOLS[name]) for name in names})
+    for name in names:
+        PROTOCOLS[name] = dataclasses.replace(before[name], run=partial(recorded, name, before[name]))
     try:
         began = time.perf_counter()
         evaluate(run, protocols=names, options=options, again=True, **sets)

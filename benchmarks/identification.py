@@ -25,9 +25,9 @@ from prosmin.data.image_sets import load_pictures
 from prosmin.data.subsets import held_out_mask
 from prosmin.encoder import load
 from prosmin.evaluation.forecasts import make_forecasts
-from prosmin.evaluation.held_out import held_out_knn
 from prosmin.evaluation.metrics.coverage import judge_coverage
 from prosmin.evaluation.metrics.skill import judge_skill
+from prosmin.evaluation.probes.held_out import held_out_knn
 from prosmin.training.pretrain import pretrain
 from sections import append_missing
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from prosmin.evaluation.gallery import LARGEST, planar_map
+from prosmin.evaluation.protocols.gallery import LARGEST, planar_map
 from prosmin.evaluation.protocols.pictures import SHOWN
 from prosmin.report import write_report
 

@@ -32,8 +32,7 @@ from prosmin.data.sources import KINDS, parse
 from prosmin.data.sources.torchvision_sets import known_sets
 from prosmin.encoder.detectors import DETECTORS, JOINT, SCORES
 from prosmin.evaluation.options import Options, flag, read_options
-from prosmin.evaluation.protocols import PROTOCOLS
-from prosmin.evaluation.run import DEFAULT, SUITES
+from prosmin.evaluation.protocols import PROTOCOLS, SUITES, protocols_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -200,7 +199,7 @@ def runnable(words: list[str]) -> list[str]:
     if options.command == "evaluate":
         small = {"--linear-epochs": "1", "--finetune-epochs": "1", "--draws": "2"}
         small |= {"--corruptions": "gaussian_noise,contrast", "--severities": "1,5"}
-        run = SUITES[options.suite] if options.suite else (options.protocols or ",".join(DEFAULT)).split(",")
+        run = options.protocols.split(",") if options.protocols else protocols_of(options.suite)
         readers = {flag(field.name): field.metadata["read_by"] for field in dataclasses.fields(Options)}
         small = {name: value for name, value in small.items() if set(readers[name]) & set(run)}
         return [*words, *(word for name, value in small.items() if name not in words for word in (name, value))]

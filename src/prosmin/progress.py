@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from rich import progress as rich_progress
@@ -79,3 +80,12 @@ def track(items: Iterable[Item], title: str, *, total: int) -> Iterator[Item]:
     yield from rich_progress.track(
         items, description=escape(title), total=total, console=console, transient=True, disable=hidden
     )
+
+
+@contextmanager
+def announced(name: str, *, number: int, total: int) -> Iterator[None]:
+    """A line on stderr when one of `total` tasks starts, and one with its time when it is done."""
+    print(f"[{number}/{total}] {name} ...", file=sys.stderr, flush=True)
+    began = time.monotonic()
+    yield
+    print(f"[{number}/{total}] {name}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)

@@ -26,7 +26,7 @@ from prosmin.cli import main
 from prosmin.data.image_sets import load_pictures
 from prosmin.encoder import load
 from prosmin.errors import ProsminError, Stopped, UsageError
-from prosmin.evaluation.held_out import held_out_knn
+from prosmin.evaluation.probes.held_out import held_out_knn
 from prosmin.training.pretrain import pretrain
 from prosmin.training.run_folder import RunFolder
 from prosmin.training.step import TrainingStep

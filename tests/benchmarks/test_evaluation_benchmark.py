@@ -66,7 +66,7 @@ def test_a_trial_writes_every_section(document):
     assert {"auroc", "near_auroc", "auroc_cross_view_energy"} < set(protocols["rows"]["ood"]["metrics"])
     assert protocols["in_all_seconds"] >= sum(row["seconds"] for row in protocols["rows"].values())
     assert not (run / "cache/old.safetensors").exists()
-    assert PROTOCOLS["knn"].__module__ == "prosmin.evaluation.protocols.knn"
+    assert PROTOCOLS["knn"].run.__module__ == "prosmin.evaluation.protocols.knn"
 
 
 def test_the_headlines_are_metrics_of_their_protocols():

@@ -13,8 +13,7 @@ from prosmin import config as configs
 from prosmin.cli import main
 from prosmin.commands import make_parser, recipes
 from prosmin.evaluation.options import split_names
-from prosmin.evaluation.protocols import PROTOCOLS
-from prosmin.evaluation.run import DEFAULT, SUITES
+from prosmin.evaluation.protocols import PROTOCOLS, protocols_of
 from prosmin.models.weights import read_weights
 
 
@@ -335,9 +334,8 @@ def test_evaluate_s_help_names_every_protocol(capsys):
     said = " ".join(capsys.readouterr().out.split())
     told = said.partition("NAME,... of ")[2].partition(")")[0]
     listed, _, default = told.partition(" (default: the quick ones, which are ")
-    assert listed.split(", ") == list(SUITES["paper"])
-    assert set(listed.split(", ")) == set(PROTOCOLS)
-    assert set(default.replace(" and a short ", ", ").split(", ")) == set(DEFAULT)
+    assert listed.split(", ") == list(PROTOCOLS)
+    assert set(default.replace(" and a short ", ", ").split(", ")) == set(protocols_of(None))
 
 
 @pytest.mark.parametrize("options", [["--recipe"], ["--config"]])

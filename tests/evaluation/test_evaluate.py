@@ -20,13 +20,16 @@ from prosmin.evaluation import run as suite
 from prosmin.evaluation.context import TRAINED, Context
 from prosmin.evaluation.metrics import calibration
 from prosmin.evaluation.options import Options, check_read, flag, read_options
-from prosmin.evaluation.results import Result, print_table
+from prosmin.evaluation.protocol import Result
+from prosmin.evaluation.protocols import PROTOCOLS, protocols_of
+from prosmin.evaluation.results import Job
 from prosmin.evaluation.run import evaluate
+from prosmin.evaluation.table import print_table
 from prosmin.report import write_report
 from prosmin.training.pretrain import pretrain
 from tiny_run import TINY
 
-PAPER = ["knn", "linear", "linear-paper", "lowshot", "semi", "transfer", "ood", "corruption", "uncertainty", "pictures"]
+PAPER = ["knn", "linear", "linear-paper", "lowshot", "semi", "transfer", "ood", "uncertainty", "corruption", "pictures"]
 QUICK = ["knn", "linear", "ood", "uncertainty"]
 GIVEN = {
     "baselines": ("none", "none"),
@@ -77,7 +80,8 @@ def fake(monkeypatch):
         return measure
 
     monkeypatch.setattr(suite, "open_pictures", every_twelfth)
-    monkeypatch.setattr(suite, "PROTOCOLS", {name: protocol(name) for name in PAPER})
+    for name, record in list(PROTOCOLS.items()):
+        monkeypatch.setitem(PROTOCOLS, name, dataclasses.replace(record, run=protocol(name)))
     return ran
 
 
@@ -126,7 +130,7 @@ class TestResults:
 
     def test_numbers_that_are_not_finite_are_null(self, copy, monkeypatch, fake):
         result = Result(metrics={"a": math.nan}, settings={"b": [1.0, math.inf]}, sets={"s": {"d": {"c": math.nan}}})
-        monkeypatch.setattr(suite, "PROTOCOLS", {"knn": lambda context: result})
+        monkeypatch.setitem(PROTOCOLS, "knn", dataclasses.replace(PROTOCOLS["knn"], run=lambda context: result))
         evaluate(copy, protocols=["knn"])
         row = json.loads((copy / "results/knn.json").read_text(), parse_constant=pytest.fail)
         assert row["metrics"] == {"a": None}
@@ -190,7 +194,7 @@ class TestSuites:
         assert capsys.readouterr().err == f"measured before: {before}; --again measures anew.\n"
 
     def test_without_a_name_the_quick_ones_are_run(self, copy, fake):
-        assert list(evaluate(copy)) == list(suite.DEFAULT)
+        assert list(evaluate(copy)) == protocols_of(None)
         corruption = json.loads((copy / "results/corruption.json").read_text())
         assert corruption["options"]["severities"] == [1, 3, 5]
         fake.clear()
@@ -574,16 +578,17 @@ class TestWrongTurns:
             corrupted=f"folder:{tmp_path}/stored",
         )
         named = suite.named_sets("photos", None, None, learned_from="photos")
-        before = suite._marks(named, options)
+        job = Job(run="", folder=tmp_path, encoder=None, named=named, options=options)
+        before = job.marks()
         assert len(before) == 3
         (labelled / "test/a/0.png").write_bytes(b"another")
         (tmp_path / "list.txt").write_text("a/1.png\nb/2.png\n")
         (tmp_path / "stored/fog.npy").write_bytes(bytes(9))
-        after = suite._marks(named, options)
+        after = job.marks()
         assert before.keys() == after.keys()
         assert all(before[name] != after[name] for name in before)
         for name in ("transfer", "lowshot", "corruption"):
-            assert len(suite._pictures(name, named, options) & before.keys()) == 1
+            assert len(job.reads(name) & before.keys()) == 1
 
     def test_an_encoder_instead_of_its_folder(self, run):
         with pytest.raises(UsageError, match=r"got Encoder; save an encoder first"):

@@ -11,7 +11,7 @@ from prosmin.data.sources import open_source
 from prosmin.data.sources.photos import BLOCK, PATCH, block_names
 from prosmin.data.subsets import held_out_mask
 from prosmin.encoder import Encoder, untrained
-from prosmin.evaluation.held_out import held_out_knn, knn_top1
+from prosmin.evaluation.probes.held_out import held_out_knn, knn_top1
 from tiny_methods import tiny_method
 
 

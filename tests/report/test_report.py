@@ -13,11 +13,12 @@ from sklearn.metrics import auc, roc_auc_score
 from fake_run import NASTY, STEPS, fake_run
 from prosmin.cli import main
 from prosmin.errors import ProsminError, UsageError
+from prosmin.evaluation.metrics.table import METRICS, metric, number, percent
 from prosmin.report import write_report
 from prosmin.report.drawing.axes import nice_step, round_axis, share_axis, tight_axis
 from prosmin.report.drawing.charts import Curve, common_edges, line_chart
 from prosmin.report.drawing.svg import Words
-from prosmin.report.metrics import METRICS, apart, best, duration, metric, number, percent
+from prosmin.report.metrics import apart, best, duration
 from prosmin.report.runs import Run, distinct_names, read_run
 from prosmin.report.sections.calibration import reading
 from prosmin.report.sections.forecasts import forecast_blocks

@@ -12,10 +12,10 @@ from scipy.stats import binomtest
 from fake_run import fake_run
 from prosmin.evaluation.metrics.intervals import auroc_interval, wilson
 from prosmin.evaluation.metrics.ranking import auroc
+from prosmin.evaluation.metrics.table import interval_of, metric, parse
 from prosmin.report import write_report
 from prosmin.report.blocks import Fold, Table
 from prosmin.report.drawing.charts import APART, spaced
-from prosmin.report.metrics import interval_of, metric, parse
 from prosmin.report.runs import read_run, read_runs, size_of_test
 from prosmin.report.sections.paper import (
     few_labels_table,
@@ -62,7 +62,7 @@ class TestNames:
         ],
     )
     def test_endings_are_said_in_words(self, name, label):
-        assert metric(name).label == label
+        assert metric(name).title == label
 
     def test_ends_of_an_interval(self):
         assert interval_of("ece") == ("ece_low", "ece_high")
@@ -138,7 +138,7 @@ class TestResults:
         captions = [b.caption for b in results_section(runs).blocks if isinstance(b, Table)]
         assert [c.split(":")[0] for c in captions] == [
             "kNN", "Linear probe", "Linear classifier on augmented images", "Low-shot", "Semi-supervised", "Transfer",
-            "Out of distribution", "Uncertainty", "Corrupted images",
+            "Out-of-distribution detection", "Uncertainty", "Corrupted images",
         ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import skimage.data
 import yaml
 
-from prosmin.evaluation.gallery import sheet
+from prosmin.evaluation.protocols.gallery import sheet
 
 NASTY = "<script>window.harmed = true</script>"
 CONFIG: dict[str, Any] = {

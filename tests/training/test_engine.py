@@ -64,7 +64,7 @@ def test_online_knn_is_that_of_the_finished_encoder(tmp_path, tiny):
     """The last line's kNN equals kNN of the saved encoder on the same images: no trace of training mode."""
     from prosmin.data.image_sets import load_pictures
     from prosmin.data.subsets import balanced_subset
-    from prosmin.evaluation.held_out import held_out_knn
+    from prosmin.evaluation.probes.held_out import held_out_knn
 
     run = pretrain(tiny(**KNN), tmp_path / "run")
     train = load_pictures("photos")

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from prosmin import config as configs
 from prosmin.data.image_sets import load_pictures
 from prosmin.encoder import Encoder, load
-from prosmin.evaluation.held_out import held_out_knn
+from prosmin.evaluation.probes.held_out import held_out_knn
 from prosmin.training.pretrain import pretrain
 
 SMALL = {"backbone.depth": "2", "backbone.patch_size": "8", "heads.hidden": "256", "training.epochs": "4"}

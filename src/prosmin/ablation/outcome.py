@@ -15,7 +15,7 @@ from prosmin.data.sources import files_mark, open_source
 from prosmin.encoder import load
 from prosmin.encoder.file import read_card
 from prosmin.errors import ProsminError
-from prosmin.evaluation.held_out import held_out_knn
+from prosmin.evaluation.probes.held_out import held_out_knn
 from prosmin.files import write_text
 from prosmin.training import health
 from prosmin.training.run_folder import RunFolder

@@ -21,8 +21,8 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
     from prosmin import config as configs
 
     config = configs.resolve(recipe="demo", overrides=fields)
-    from prosmin.evaluation.results import print_table
     from prosmin.evaluation.run import evaluate
+    from prosmin.evaluation.table import print_table
     from prosmin.report import write_report
     from prosmin.training.pretrain import pretrain
 

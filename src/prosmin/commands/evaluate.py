@@ -5,7 +5,7 @@ import dataclasses
 import shlex
 
 from prosmin.commands.parsing import ENCODER, Joined, check_known, path, read_names
-from prosmin.evaluation.options import Options, flag, read_options
+from prosmin.evaluation.options import PROTOCOLS_HELP, Options, flag, read_options
 
 LINE = "measure a trained encoder"
 TAKES_FIELDS = False
@@ -18,8 +18,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--protocols",
         action=Joined,
         metavar="NAME,...",
-        help="of knn, linear, linear-paper, lowshot, semi, transfer, ood, corruption, uncertainty, images (default: "
-        "the quick ones, which are knn, linear, ood, uncertainty, images and a short corruption)",
+        help=PROTOCOLS_HELP,
     )
     parser.add_argument("--suite", metavar="NAME", help="paper: all tasks of the paper that the data given allow")
     parser.add_argument("--data", metavar="SPEC", help="images, labelled for most protocols (default: the run's)")
@@ -32,7 +31,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="folder of the results, to keep those of several sets apart (default: RUN itself; runs/shipped-NAME or "
         "runs/timm-NAME for encoders without a folder)",
     )
-    parser.add_argument("--again", action="store_true", help="measure again what is already among the results")
+    parser.add_argument("--again", action="store_true", help="measure again, also where a result exists")
+    parser.add_argument(
+        "--max-bad",
+        type=float,
+        metavar="SHARE",
+        help="share of images that may be unreadable (default: as the run, usually 0.01)",
+    )
     for field in dataclasses.fields(Options):
         protocols = ", ".join(field.metadata["read_by"])
         parser.add_argument(
@@ -46,11 +51,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
     """Measure, and print the table."""
     from prosmin.data.corruptions.parameters import ALL
-    from prosmin.evaluation.protocols import PROTOCOLS
-    from prosmin.evaluation.results import print_table
-    from prosmin.evaluation.run import SUITES, evaluate, places
+    from prosmin.evaluation.protocols import PROTOCOLS, SUITES
+    from prosmin.evaluation.results import places
+    from prosmin.evaluation.run import evaluate
+    from prosmin.evaluation.table import print_table
 
-    # Before the encoder is loaded, and with what may have been meant.
+    # Checked before the encoder is loaded, to suggest what a misspelt name may mean.
     names = read_names(options.protocols, option="--protocols")
     ood = read_names(options.ood, option="--ood")
     check_known("protocol", names, PROTOCOLS)
@@ -68,6 +74,7 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
             options=read_options({field.name: getattr(options, field.name) for field in dataclasses.fields(Options)}),
             out=options.out,
             again=options.again,
+            max_bad=options.max_bad,
         )
     )
     print(f"results: {folder / 'results'}; one page of them: {shlex.join(['prosmin', 'report', str(folder)])}")

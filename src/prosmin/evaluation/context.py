@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from prosmin.data.image_sets import Pictures, PictureSet, Streamed, in_memory, tell_unread
+from prosmin.data.image_sets import MAX_BAD, Pictures, PictureSet, Streamed, in_memory, tell_unread
 from prosmin.data.stream import Batch
 from prosmin.data.subsets import groups_of, held_out_mask
 from prosmin.data.views import evaluation_view
@@ -113,6 +113,7 @@ class Context:
     own_tenth: bool = False  # test is a tenth of the images that train is the rest of
     seed: int = 0
     options: Options = field(default_factory=Options)
+    max_bad: float = MAX_BAD  # share of images that may be unreadable
     cache: FeatureCache | None = None  # where features outlast the command
     _kept: dict[tuple[str, str], Tensors] = field(default_factory=dict)
     _view_scores: dict[str, Tensors] = field(default_factory=dict)

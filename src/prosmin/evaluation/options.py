@@ -29,9 +29,17 @@ DRAWS = 3
 BASELINES = ("all", "none")
 
 
-def option(default: Any, doc: str, *, form: str, read_by: tuple[str, ...]) -> Any:
-    """A field with its line of documentation, the form of its value, and the protocols that read it."""
-    return dataclasses.field(default=default, metadata={"doc": doc, "form": form, "read_by": read_by})
+PROTOCOLS_HELP = (
+    "of knn, linear, linear-paper, lowshot, semi, transfer, ood, uncertainty, corruption, pictures (default: the quick "
+    "ones, which are knn, linear, ood, uncertainty, pictures and a short corruption)"
+)
+"""Written out, since the protocols import torch and the help must not wait for it; a test compares it with them."""
+
+
+def option(default: Any, doc: str, *, form: str, read_by: tuple[str, ...], files: bool = False) -> Any:
+    """A field: its line of documentation, the form of its value, the protocols that read it, whether it names files."""
+    metadata = {"doc": doc, "form": form, "read_by": read_by, "files": files}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +63,7 @@ class Options:
         "stored corrupted images (CIFAR-10-C or ImageNet-C as published; default: generated)",
         form="SPEC",
         read_by=("corruption",),
+        files=True,
     )
     corruptions: tuple[str, ...] = option(
         COMMON,
@@ -88,6 +97,7 @@ class Options:
         "(default: balanced random subsets)",
         form="FILE,...",
         read_by=("lowshot", "semi"),
+        files=True,
     )
     draws: int = option(
         DRAWS, f"random subsets of labels for each share (default: {DRAWS})", form="N", read_by=("lowshot", "semi")
@@ -158,6 +168,12 @@ def read_by(options: Options, protocol: str) -> dict[str, Any]:
     """The options that a protocol reads, as JSON writes them: part of its result's identity."""
     values = {field.name: getattr(options, field.name) for field in _fields(protocol)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def files_of(options: Options, protocol: str) -> list[str]:
+    """The files and folders that options of a protocol name."""
+    values = [getattr(options, field.name) for field in _fields(protocol) if field.metadata["files"]]
+    return [file for value in values for file in (value if isinstance(value, tuple) else filter(None, [value]))]
 
 
 def check_read(options: Options, protocols: Sequence[str], left_out: Mapping[str, str]) -> None:

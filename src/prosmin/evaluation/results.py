@@ -1,63 +1,104 @@
-"""What a protocol returns, where results are written, and the table a person reads."""
+"""Where results are kept, and which of them are reused: those of the same encoder, images and options."""
 
 import json
-from dataclasses import dataclass, field
+import math
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from prosmin.data.sources import files_marks, tree_mark
+from prosmin.encoder import Encoder, encoder_folder
 from prosmin.encoder.file import CARD, WEIGHTS
 from prosmin.encoder.foreign import is_foreign, parse_name
 from prosmin.encoder.shipped import is_shipped
-from prosmin.errors import UsageError
-from prosmin.evaluation.context import PIXELS, TRAINED, UNTRAINED, UNTRAINED_SET
-from prosmin.evaluation.sets import UNLABELLED
-from prosmin.files import write_text
+from prosmin.errors import ProsminError, UsageError
+from prosmin.evaluation.options import Options, as_arguments, files_of, read_by
+from prosmin.evaluation.protocol import Result
+from prosmin.evaluation.protocols import PROTOCOLS
+from prosmin.evaluation.protocols.transfer import splits_of
+from prosmin.evaluation.sets import NamedSets
+from prosmin.files import check_writable, write_text, writing
 
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """Metrics of the trained encoder, the same of its baselines, the settings that made them, what figures need."""
-
-    metrics: dict[str, float]
-    settings: dict[str, Any]
-    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
-    sets: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
-    curves: dict[str, Any] = field(default_factory=dict)
-    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+Row = dict[str, Any]
+"""A result as its file contains it."""
 
 
 def has_no_folder(run: Path | str) -> bool:
-    """Whether an encoder is named that has no folder for its results: one of timm, or one inside the package."""
+    """Whether the encoder has no folder for its results: one of timm, or one shipped with the package."""
     return is_foreign(run) or is_shipped(run)
 
 
+def places(run: Path | str, out: Path | str | None) -> tuple[Path | str, Path]:
+    """The encoder, as a Path if it has a folder, and the folder of its results."""
+    if not isinstance(run, str | Path):
+        raise UsageError(
+            f"evaluate takes a run folder or the name of an encoder, and got {type(run).__name__}; "
+            "save an encoder first: evaluate(encoder.save(DIR))."
+        )
+    if has_no_folder(run):
+        return str(run), results_folder(run, out)
+    folder = encoder_folder(run)
+    owner = measured_run(folder)
+    if owner is None:
+        return folder, results_folder(folder, out)
+    if not owner.is_dir():
+        raise ProsminError(
+            f"{folder} contains the results of {owner}, which does not exist any more. "
+            "Evaluate the run where it is now: prosmin evaluate RUN --out DIR."
+        )
+    return owner, results_folder(owner, folder if out is None else out)
+
+
 def results_folder(run: Path | str, out: Path | str | None = None) -> Path:
-    """Where results go: to `out`; else to a run folder itself, or to runs/timm-NAME[-FILE] or runs/shipped-NAME."""
+    """`out`, else the run folder itself, or runs/timm-NAME[-FILE] or runs/shipped-NAME."""
     if out is None and not has_no_folder(run):
         return Path(run)
     folder = Path("runs") / _default_name(str(run)) if out is None else Path(out).expanduser()
     if not has_no_folder(run) and folder.resolve() == Path(run).resolve():
         return folder
-    if (folder / "config.yaml").exists():
-        raise UsageError(f"{folder} is the folder of a run of prosmin. Choose another for {run}: --out DIR.")
-    if (folder / WEIGHTS).exists():  # whose card would be lost
-        raise UsageError(f"{folder} is the folder of an encoder. Choose another for {run}: --out DIR.")
-    kept = _card(folder)
+    for name, what in (("config.yaml", "a run"), (WEIGHTS, "an encoder")):  # their card would be overwritten
+        if (folder / name).exists():
+            raise UsageError(f"{folder} is the folder of {what}. Choose another for {run}: --out DIR.")
+    card = _card(folder)
     if has_no_folder(run):
-        is_own = "run" not in kept and _same_encoder(str(kept.get("encoder")), str(run))
+        same = "run" not in card and _same_encoder(str(card.get("encoder")), str(run))
     else:  # the same run, or one that was moved and has the same weights
-        is_own = kept.get("run") == str(Path(run).resolve()) or kept.get("hash", "") == _card(Path(run)).get("hash")
-    if kept and not is_own:
+        same = card.get("run") == str(Path(run).resolve()) or card.get("hash", "") == _card(Path(run)).get("hash")
+    if card and not same:
         raise UsageError(
-            f"{folder} keeps the results of {kept.get('run', kept.get('encoder'))}. "
+            f"{folder} contains the results of {card.get('run', card.get('encoder'))}. "
             f"Choose another for {run}: --out DIR."
         )
     return folder
+
+
+def check_folder(folder: Path) -> None:
+    """An error, before anything is measured, if results cannot be written."""
+    try:
+        check_writable(folder / "results")
+    except ProsminError as error:
+        raise ProsminError(f"{error} `--out DIR` puts the results elsewhere.") from error
+
+
+def measured_run(folder: Path) -> Path | None:
+    """The run elsewhere whose results a folder contains, as `--out` leaves them; None if it contains none."""
+    found = _card(folder).get("run")
+    return Path(found) if isinstance(found, str) else None
+
+
+def keep_card(card: dict[str, Any], folder: Path, *, run: Path | None = None) -> None:
+    """Write the card of an encoder beside its results if it lies elsewhere; `run` is the encoder's folder, if any."""
+    if run is not None and folder.resolve() != run.resolve():
+        weights = f"those of the run {run.resolve()}, step {card['step']}."
+        write_text(folder / CARD, json.dumps(card | {"run": str(run.resolve()), "weights": weights}, indent=1))
+    elif run is None and "encoder" in card:
+        write_text(folder / CARD, json.dumps(card, indent=1))
 
 
 def _same_encoder(first: str, second: str) -> bool:
@@ -68,21 +109,6 @@ def _same_encoder(first: str, second: str) -> bool:
     return model == other and (file and file.resolve()) == (path and path.resolve())
 
 
-def measured_run(folder: Path) -> Path | None:
-    """The run elsewhere whose results a folder keeps, as `--out` leaves them; None where it keeps no such results."""
-    found = _card(folder).get("run")
-    return Path(found) if isinstance(found, str) else None
-
-
-def keep_card(card: dict[str, Any], folder: Path, *, run: Path | None = None) -> None:
-    """Leave the card of an encoder that lies elsewhere beside its results; `run` is the folder it has, if any."""
-    if run is not None and folder.resolve() != run.resolve():
-        weights = f"those of the run {run.resolve()}, step {card['step']}."
-        write_text(folder / CARD, json.dumps(card | {"run": str(run.resolve()), "weights": weights}, indent=1))
-    elif run is None and "encoder" in card:
-        write_text(folder / CARD, json.dumps(card, indent=1))
-
-
 def _default_name(run: str) -> str:
     if not is_foreign(run):
         return f"shipped-{run}"
@@ -91,103 +117,127 @@ def _default_name(run: str) -> str:
 
 
 def _card(folder: Path) -> dict[str, Any]:
-    """The card in a folder; empty where there is none that can be read."""
+    return _read_json(folder / CARD)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The mapping in a file; empty if there is none that can be read."""
     try:
-        card = json.loads((folder / CARD).read_text())
+        found = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return card if isinstance(card, dict) else {}
+    return found if isinstance(found, dict) else {}
 
 
-Column = tuple[str, str, str, bool]
-"""Heading, protocol, metric, whether it is shown as a percentage."""
-COLUMNS: tuple[Column, ...] = (
-    ("kNN top-1 %", "knn", "top1", True),
-    ("kNN NLL", "knn", "nll", False),
-    ("linear top-1 %", "linear", "top1", True),
-    ("linear NLL", "linear", "nll", False),
-    ("linear ECE", "linear", "ece", False),
-    ("OOD AUROC %", "ood", "auroc", True),
-    ("corrupted error %", "corruption", "mean_error", True),
-    ("linear-paper top-1 %", "linear-paper", "top1", True),
-    ("low-shot 1 %", "lowshot", "top1_1pct", True),
-    ("low-shot 10 %", "lowshot", "top1_10pct", True),
-    ("semi 1 %", "semi", "top1_1pct", True),
-    ("semi 10 %", "semi", "top1_10pct", True),
-)
-UNCERTAINTY: tuple[Column, ...] = (
-    ("R@1 %", "uncertainty", "recall_at_1", True),
-    ("R-AUROC %", "uncertainty", "r_auroc", True),
-    ("coverage of 90 % intervals %", "uncertainty", "coverage_90", True),
-    ("energy skill", "uncertainty", "energy_skill", False),
-    ("Spearman crop", "uncertainty", "spearman_crop", False),
-    ("Spearman blur", "uncertainty", "spearman_blur", False),
-    ("Spearman noise", "uncertainty", "spearman_noise", False),
-)
-"""Printed where nothing else is there to print, or nothing was judged by labels."""
-WIDE = 7  # columns beside each other; the rest go into a second table
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What an evaluation measures, and where its results go."""
+
+    run: Path | str
+    folder: Path
+    encoder: Encoder
+    named: NamedSets
+    options: Options
+
+    def row(self, name: str, result: Result, *, seconds: float, seed: int, marks: dict[str, str]) -> Row:
+        """A result as its file contains it."""
+        row = {
+            "protocol": name,
+            "metrics": result.metrics,
+            "baselines": result.baselines,
+            "settings": result.settings,
+            "data": self.named.data,
+            "options": read_by(self.options, name),
+            "checkpoint": self.checkpoint,
+            "seed": seed,
+            "seconds": round(seconds, 2),
+            "command": self.command(name),
+        }
+        row |= {key: value for key, value in (("sets", result.sets), ("curves", result.curves)) if value}
+        files = {spec: mark for spec, mark in marks.items() if spec in self.reads(name)}
+        return _finite(row) | {"files": files}
+
+    def reads(self, name: str) -> set[str]:
+        """The SPECs and files that a protocol reads."""
+        return {*_images(name, self.named.specs, self.options.transfer).values(), *files_of(self.options, name)}
+
+    @property
+    def checkpoint(self) -> dict[str, Any]:
+        """What identifies the encoder."""
+        return {"step": self.encoder.card["step"], "hash": self.encoder.card["hash"]}
+
+    def command(self, name: str) -> str:
+        """The command that measures one protocol alone."""
+        words = ["prosmin", "evaluate", str(self.run), "--protocols", name, *self.named.arguments]
+        if has_no_folder(self.run) or self.folder.resolve() != Path(self.run).resolve():
+            words += ["--out", str(self.folder)]
+        return f"{shlex.join(words)} {as_arguments(self.options, name)}".rstrip()
+
+    def marks(self) -> dict[str, str]:
+        """A mark of the files of each SPEC and of those that options name: it changes when they do."""
+        marks = files_marks(self.named.specs.values())
+        for spec in self.options.transfer:
+            with suppress(UsageError):  # raised where the set is opened
+                marks[spec] = " ".join(files_marks(splits_of(spec)).values())
+        for name in PROTOCOLS:
+            marks |= {file: tree_mark(file.removeprefix("folder:")) for file in files_of(self.options, name)}
+        return {name: mark for name, mark in marks.items() if mark}
+
+    def finished(self, name: str, options: Options) -> Row | None:
+        """The result in the folder, if it is of this encoder, these images and these options."""
+        row = _read_json(self.folder / "results" / f"{name}.json")
+        # A result of an earlier version that lacks an option had its default.
+        had, asked = read_by(Options(), name) | (row.get("options") or {}), read_by(options, name)
+        if asked.get("baselines") == "none":
+            had["baselines"] = "none"  # a result with baselines has all that is asked for
+        images = _images(name, row.get("data") or {}, had.get("transfer") or ())
+        same = images == _images(name, self.named.data, options.transfer) and row.get("checkpoint") == self.checkpoint
+        return row if row and same and had == asked else None
+
+    def replaced(self, names: Sequence[str]) -> str:
+        """The results of other images that these protocols are about to replace; empty: none."""
+        found: dict[str, list[str]] = {}
+        for name in names:
+            row = _read_json(self.folder / "results" / f"{name}.json")
+            old = _images(name, row.get("data") or {}, (row.get("options") or {}).get("transfer") or ())
+            if old.items() - _images(name, self.named.data, self.options.transfer).items():
+                found.setdefault(", ".join(old.values()), []).append(name)
+        return "; ".join(f"the results of {', '.join(those)} on {images}" for images, those in found.items())
 
 
-def print_table(results: dict[str, dict[str, Any]]) -> None:
-    """One row a subject, one column a metric that was measured."""
-    unlabelled = UNLABELLED in results.get("uncertainty", {}).get("settings", {})
-    columns = _measured(results, COLUMNS + (UNCERTAINTY if unlabelled else ())) or _measured(results, UNCERTAINTY)
-    for start in range(0, len(columns), WIDE):
-        _print_columns(results, columns[start : start + WIDE])
-    if results.get("transfer", {}).get("sets"):
-        _print_transfer(results["transfer"])
-    elif not columns and results:
-        print(f"measured: {', '.join(results)}, of which a table has nothing to show; `prosmin report` does.")
+def unchanged(found: dict[str, Row], marks: dict[str, str]) -> dict[str, Row]:
+    """The results whose image files have not changed since; prints what is reused and what is not."""
+    known = [item for row in found.values() for item in row.get("files", {}).items()]
+    changed = {spec for spec, mark in known if marks.get(spec, mark) != mark}
+    if changed:
+        print(f"measuring again: the files of {', '.join(sorted(changed))} have changed.", file=sys.stderr)
+    kept = {name: row for name, row in found.items() if not changed & row.get("files", {}).keys()}
+    if kept:
+        print(f"measured before: {', '.join(kept)}; --again measures them again.", file=sys.stderr)
+    return kept
 
 
-def _measured(results: dict[str, dict[str, Any]], columns: tuple[Column, ...]) -> list[Column]:
-    return [column for column in columns if column[2] in results.get(column[1], {}).get("metrics", {})]
+def write_result(folder: Path, row: Row, arrays: dict[str, np.ndarray]) -> None:
+    """Write NAME.json and, if there are arrays, NAME.npz."""
+    path = folder / "results" / f"{row['protocol']}.json"
+    if arrays:
+        with writing(path.with_suffix(".npz")) as part, part.open("wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+    write_text(path, json.dumps(row, indent=1))
 
 
-def _print_columns(results: dict[str, dict[str, Any]], columns: list[Column]) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for heading, *_ in columns:
-        table.add_column(heading, justify="right")
-    for subject in (PIXELS, UNTRAINED, UNTRAINED_SET, TRAINED):
-        cells = [_cell(results[protocol], subject, metric, percent) for _, protocol, metric, percent in columns]
-        if any(cell != "-" for cell in cells):
-            table.add_row(subject, *cells)
-    _print(table)
+def _images(name: str, data: dict[str, str], transfer: Sequence[str]) -> dict[str, str]:
+    """The images that a protocol reads, by name."""
+    protocol = PROTOCOLS[name]
+    if protocol.own_images:
+        return {spec: spec for spec in transfer}
+    return {part: spec for part, spec in data.items() if part in ("train", "test") or protocol.ood != "unused"}
 
 
-def _print_transfer(result: dict[str, Any]) -> None:
-    """One row a set that was fine-tuned on: its numbers, and with which settings they came about."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("transfer to", overflow="fold")
-    for heading in ("labels", "top-1 %", "NLL", "ECE", "ECE calibrated", "learning rate", "epochs"):
-        table.add_column(heading, justify="right")
-    sets = result["sets"]
-    for spec, row in sets.items():
-        settings = result["settings"][spec]
-        last = (f"{settings['lr']:g}", str(settings["epochs"]))
-        table.add_row(Text(spec), str(settings["labels"]), *_transfer_cells(row["fine-tuned"]), *last)
-    if len(sets) > 1:
-        table.add_row("mean", "", *_transfer_cells(result["metrics"]))
-    _print(table)
-
-
-def _transfer_cells(metrics: dict[str, float]) -> list[str]:
-    return [f"{100 * metrics['top1']:.1f}", *(f"{metrics[name]:.3f}" for name in ("nll", "ece", "ece_calibrated"))]
-
-
-def _print(table: Table) -> None:
-    Console(width=120, soft_wrap=True).print(table)
-
-
-def _cell(result: dict[str, Any], subject: str, metric: str, percent: bool) -> str:
-    """A number, with its standard deviation over draws where there is one."""
-    metrics = result["metrics"] if subject == TRAINED else result.get("baselines", {}).get(subject, {})
-    value, spread = metrics.get(metric), metrics.get(f"{metric}_sd")
-    if value is None:
-        return "-"
-
-    def text(number: float) -> str:
-        return f"{100 * number:.1f}" if percent else f"{number:.3f}"
-
-    return text(value) if spread is None else f"{text(value)} ± {text(spread)}"
+def _finite(value: Any) -> Any:
+    """NaN, such as the AUROC of errors that do not occur, is not JSON: None."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -39,8 +39,6 @@ def check_classes(
     return common
 
 
-WITHOUT_LABELS = ("ood", "uncertainty", "pictures")
-"""Protocols that need no labels; of the uncertainty, right and wrong answers are then left out."""
 UNLABELLED = "without_labels"
 """The setting of a result that says why nothing in it was judged by labels."""
 LEAST, MOST = 10, 2000  # images of a tenth, and the least that must remain beside it

@@ -4,19 +4,12 @@ import shlex
 from collections.abc import Sequence
 
 from prosmin.data.sources import KINDS
-from prosmin.evaluation.sets import UNLABELLED, WITHOUT_LABELS, data_arguments
+from prosmin.evaluation.protocols import PROTOCOLS
+from prosmin.evaluation.sets import UNLABELLED, data_arguments
 from prosmin.report.blocks import Missing
 from prosmin.report.runs import Run
 
 LABELLED_SOURCES = {name for name, kind in KINDS.items() if kind.labelled}
-NEEDING = (
-    "kNN",
-    "linear probe",
-    "calibration",
-    "corrupted images",
-    "R-AUROC, recall and risk against coverage of the uncertainty",
-)
-"""What the sections of a page have to say about right and wrong answers."""
 
 
 def unlabelled(run: Run) -> bool:
@@ -25,8 +18,9 @@ def unlabelled(run: Run) -> bool:
 
 
 def needs_labels(name: str) -> bool:
-    """Whether a protocol can do nothing without labels; transfer brings its own."""
-    return name not in (*WITHOUT_LABELS, "transfer")
+    """Whether a protocol needs labels of the test images."""
+    protocol = PROTOCOLS.get(name)
+    return protocol is None or (protocol.labels == "needed" and not protocol.own_images)
 
 
 def evaluate_command(run: Run, *names: str) -> str:
@@ -48,11 +42,12 @@ def evaluate_command(run: Run, *names: str) -> str:
 def labels_missing(runs: Sequence[Run]) -> list[Missing]:
     """For each run without labels one list of all that they would show, in the place of its empty sections."""
     found = []
+    needing = [protocol.labels_show for protocol in PROTOCOLS.values() if protocol.labels_show]
     for run in runs:
         if unlabelled(run):
             where = f" ({run.name})" if len(runs) > 1 else ""
             what = (
-                f"Needs labels{where}: {', '.join(NEEDING)}. LABELLED is a folder with train and test in it, "
+                f"Needs labels{where}: {', '.join(needing)}. LABELLED is a folder with train and test in it, "
                 "each with one folder a class"
             )
             found.append(Missing(what=what, command=f"prosmin evaluate {run.quoted} --data folder:LABELLED"))

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from prosmin.evaluation.metrics.intervals import wilson
+from prosmin.evaluation.metrics.table import ACCURACIES, Metric, interval_of, metric, spread_of
 from prosmin.report.blocks import Cell, Row, Table
 from prosmin.report.drawing.svg import series
-from prosmin.report.metrics import ACCURACIES, Metric, baseline, best, interval_of, metric, protocol, spread_of
+from prosmin.report.metrics import baseline, best, protocol
 from prosmin.report.runs import Run, size_of_test
 
 

@@ -10,8 +10,8 @@ from prosmin.data.image_sets import Pictures
 from prosmin.encoder import untrained
 from prosmin.errors import ProsminError
 from prosmin.evaluation.context import PIXELS, TRAINED, Context
-from prosmin.evaluation.label_subsets import labelled_shares, over_draws, read_list
 from prosmin.evaluation.options import Options
+from prosmin.evaluation.probes.label_subsets import labelled_shares, over_draws, read_list
 from prosmin.evaluation.protocols import lowshot
 
 CLASSES = 4

@@ -13,8 +13,8 @@ from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.context import TRAINED, Context
 from prosmin.evaluation.metrics.ranking import ood_metrics
 from prosmin.evaluation.options import Options, as_arguments, read_options
+from prosmin.evaluation.protocol import Result
 from prosmin.evaluation.protocols import ood
-from prosmin.evaluation.results import Result
 from prosmin.methods import build_method
 from tiny_methods import tiny_method
 

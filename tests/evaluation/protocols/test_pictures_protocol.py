@@ -15,8 +15,17 @@ from prosmin.data.image_sets import Pictures, load_pictures, pack
 from prosmin.encoder import untrained
 from prosmin.encoder.detectors import fit_knn_distance
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.gallery import BLOCK, Ranked, gallery, kept_neighbours, planar_map, sheet, square, tile_side
 from prosmin.evaluation.protocols import pictures
+from prosmin.evaluation.protocols.gallery import (
+    BLOCK,
+    Ranked,
+    gallery,
+    kept_neighbours,
+    planar_map,
+    sheet,
+    square,
+    tile_side,
+)
 from prosmin.evaluation.protocols.pictures import choose, neighbours_of
 from prosmin.models.vit import class_attention, has_class_attention
 from prosmin.report.runs import Run

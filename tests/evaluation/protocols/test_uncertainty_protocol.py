@@ -14,9 +14,9 @@ from prosmin.encoder import UNCERTAINTY_VIEWS, Encoder
 from prosmin.encoder.detectors import fit_knn_distance
 from prosmin.evaluation.context import Context, sample
 from prosmin.evaluation.forecasts import make_forecasts, no_forecasts
-from prosmin.evaluation.gallery import Ranked, gallery
+from prosmin.evaluation.protocol import Result
 from prosmin.evaluation.protocols import uncertainty
-from prosmin.evaluation.results import Result
+from prosmin.evaluation.protocols.gallery import Ranked, gallery
 from prosmin.methods import METHODS, Observes, build_method
 from prosmin.methods.output import Embedding
 from tiny_methods import tiny_method

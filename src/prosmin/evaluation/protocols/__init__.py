@@ -1,8 +1,6 @@
-"""The protocols by name: each takes a Context and returns a Result. docs/extending.md tells how to add one."""
+"""The protocols, in the order in which they run and are shown. docs/extending.md explains how to add one."""
 
-from collections.abc import Callable
-
-from prosmin.evaluation.context import Context
+from prosmin.evaluation.protocol import Protocol
 from prosmin.evaluation.protocols import (
     corruption,
     knn,
@@ -15,17 +13,13 @@ from prosmin.evaluation.protocols import (
     transfer,
     uncertainty,
 )
-from prosmin.evaluation.results import Result
 
-PROTOCOLS: dict[str, Callable[[Context], Result]] = {
-    "knn": knn.run,
-    "linear": linear.run,
-    "linear-paper": linear_paper.run,
-    "lowshot": lowshot.run,
-    "semi": semi.run,
-    "transfer": transfer.run,
-    "ood": ood.run,
-    "uncertainty": uncertainty.run,
-    "corruption": corruption.run,
-    "pictures": pictures.run,
-}
+_MODULES = (knn, linear, linear_paper, lowshot, semi, transfer, ood, uncertainty, corruption, pictures)
+PROTOCOLS: dict[str, Protocol] = {module.PROTOCOL.name: module.PROTOCOL for module in _MODULES}
+
+SUITES = ("paper",)
+
+
+def protocols_of(suite: str | None) -> list[str]:
+    """The protocols of a suite. None: what runs by default, minutes on a CPU for a small set."""
+    return [name for name, protocol in PROTOCOLS.items() if (protocol.paper if suite else protocol.default)]

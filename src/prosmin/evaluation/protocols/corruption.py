@@ -13,13 +13,14 @@ from torch import Tensor
 from prosmin.data.corruptions.parameters import COMMON, EXTRA, SEVERITIES
 from prosmin.data.image_sets import Pictures
 from prosmin.encoder import Encoder
+from prosmin.errors import ProsminError
 from prosmin.evaluation.batches import set_batches
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.corrupted import open_corrupted
+from prosmin.evaluation.corrupted import check_corrupted, open_corrupted
 from prosmin.evaluation.metrics.calibration import FLOOR, reliability
 from prosmin.evaluation.metrics.corruption_error import mean_corruption_error, relative_mean_corruption_error
 from prosmin.evaluation.probes.linear import LinearProbe
-from prosmin.evaluation.results import Result
+from prosmin.evaluation.protocol import Protocol, Result
 from prosmin.evaluation.severity import seeing_all
 
 MEASURES = ("error", "nll", "ece")
@@ -45,6 +46,17 @@ def run(context: Context) -> Result:
         settings=corrupted.settings | {"classifier": "linear probe on clean train", "l2": probe.l2},
         curves={"corruption": _matrix(cells, clean)},
     )
+
+
+def check(context: Context) -> str | None:
+    """Why the images cannot be corrupted; a stored set that cannot be used is an error."""
+    try:
+        check_corrupted(context)
+    except ProsminError as error:
+        if context.options.corrupted:
+            raise
+        return str(error)
+    return None
 
 
 def _probabilities(probe: LinearProbe, encoder: Encoder, pictures: Pictures) -> Tensor:
@@ -112,3 +124,21 @@ def _progress(cells: int) -> Iterator[Callable[[float], None]]:
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("corruption", total=cells)
         yield lambda part: bar.advance(task, part)
+
+
+PROTOCOL = Protocol(
+    name="corruption",
+    title="Corrupted images",
+    run=run,
+    check=check,
+    needs_held_out=True,
+    default=True,
+    paper=True,
+    quick={
+        "corruptions": ("gaussian_noise", "defocus_blur", "contrast", "jpeg_compression"),
+        "severities": (1, 3, 5),
+    },
+    short="corrupted",
+    columns=("mean_error",),
+    labels_show="corrupted images",
+)

@@ -5,7 +5,7 @@ from torch import Tensor
 from prosmin.encoder.neighbours import nearest, vote
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.metrics.calibration import classification_metrics
-from prosmin.evaluation.results import Result
+from prosmin.evaluation.protocol import Protocol, Result
 
 K, WIDE_K, TEMPERATURE = 20, 200, 0.07  # the conventions of Wu et al. (2018) and DINO
 
@@ -37,3 +37,17 @@ def _score(context: Context, subject: str) -> dict[str, float]:
 
     wide = probabilities(WIDE_K).argmax(1).eq(labels).double().mean().item()
     return classification_metrics(probabilities(K), labels, seed=context.seed) | {"top1_k200": wide}
+
+
+PROTOCOL = Protocol(
+    name="knn",
+    title="kNN",
+    run=run,
+    default=True,
+    paper=True,
+    short="kNN",
+    columns=("top1", "nll"),
+    expected=True,
+    headlines=("top1",),
+    labels_show="kNN",
+)

@@ -4,7 +4,7 @@ import dataclasses
 
 from prosmin.evaluation.context import TRAINED, Context
 from prosmin.evaluation.metrics.calibration import diagrams, judge
-from prosmin.evaluation.results import Result
+from prosmin.evaluation.protocol import Protocol, Result
 
 
 def run(context: Context) -> Result:
@@ -22,3 +22,18 @@ def _score(context: Context, subject: str) -> Result:
         settings={"l2": probe.l2, "held_out": "a tenth of train"},
         curves=diagrams(logits, labels, temperature=probe.temperature),
     )
+
+
+PROTOCOL = Protocol(
+    name="linear",
+    title="Linear probe",
+    run=run,
+    needs_held_out=True,
+    default=True,
+    paper=True,
+    short="linear",
+    columns=("top1", "nll", "ece"),
+    expected=True,
+    headlines=("top1", "nll", "ece"),
+    labels_show="linear probe and its calibration",
+)

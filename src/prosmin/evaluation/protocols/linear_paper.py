@@ -3,7 +3,7 @@
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.metrics.calibration import diagrams, judge
 from prosmin.evaluation.probes.linear_sgd import train_linear_heads
-from prosmin.evaluation.results import Result
+from prosmin.evaluation.protocol import Protocol, Result
 
 
 def run(context: Context) -> Result:
@@ -23,3 +23,14 @@ def run(context: Context) -> Result:
         settings=answers.settings,
         curves=diagrams(answers.logits, labels, temperature=answers.temperature),
     )
+
+
+PROTOCOL = Protocol(
+    name="linear-paper",
+    title="Linear classifier on augmented images",
+    run=run,
+    needs_held_out=True,
+    paper=True,
+    short="linear-paper",
+    columns=("top1",),
+)

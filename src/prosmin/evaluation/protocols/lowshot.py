@@ -5,10 +5,10 @@ from typing import Any
 from torch import Tensor
 
 from prosmin.evaluation.context import TRAINED, Context, place
-from prosmin.evaluation.label_subsets import FOLDS, labelled_shares, over_draws
 from prosmin.evaluation.metrics.calibration import judge
+from prosmin.evaluation.probes.label_subsets import FOLDS, check_labelled_shares, labelled_shares, over_draws
 from prosmin.evaluation.probes.linear import linear_probe
-from prosmin.evaluation.results import Result
+from prosmin.evaluation.protocol import Protocol, Result
 
 
 def run(context: Context) -> Result:
@@ -46,3 +46,14 @@ def _score(context: Context, subject: str, subset: Tensor) -> tuple[dict[str, fl
     logits = probe.logits(context.features("test", subject))
     row = judge(logits, context.labels("test"), temperature=probe.temperature, seed=context.seed)
     return row, probe.l2
+
+
+PROTOCOL = Protocol(
+    name="lowshot",
+    title="Low-shot: frozen features, few labels",
+    run=run,
+    check=check_labelled_shares,
+    paper=True,
+    short="low-shot",
+    columns=("top1_1pct", "top1_10pct"),
+)

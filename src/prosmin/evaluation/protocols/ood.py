@@ -10,7 +10,7 @@ from prosmin.encoder.detectors import DETECTORS, JOINT, SCORES, Detector, KnnDis
 from prosmin.errors import UsageError
 from prosmin.evaluation.context import TRAINED, Context
 from prosmin.evaluation.metrics.ranking import ood_metrics
-from prosmin.evaluation.results import Result
+from prosmin.evaluation.protocol import Protocol, Result
 
 DEFAULT = "knn_distance"
 IN_GROUPS = ("auroc", "fpr_at_95_tpr_in")
@@ -60,6 +60,12 @@ def near_and_far(context: Context) -> dict[str, tuple[str, ...]]:
     near = tuple(name for name in context.ood if name in context.options.near)
     far = tuple(name for name in context.ood if name not in near)
     return {name: group for name, group in (("near", near), ("far", far)) if group} if near else {}
+
+
+def check(context: Context) -> str | None:
+    """An error if --near names a set that --ood does not."""
+    near_and_far(context)
+    return None
 
 
 def of_its_classes(context: Context, name: str) -> Tensor | None:
@@ -137,3 +143,19 @@ def _said(context: Context, groups: dict[str, tuple[str, ...]], among: dict[str,
             for name, mask in among.items()
         }
     return said | {group: list(names) for group, names in groups.items()}
+
+
+PROTOCOL = Protocol(
+    name="ood",
+    title="Out-of-distribution detection",
+    run=run,
+    check=check,
+    labels="unused",
+    ood="needed",
+    default=True,
+    paper=True,
+    short="OOD",
+    columns=("auroc",),
+    expected=True,
+    headlines=("auroc",),
+)

@@ -16,8 +16,16 @@ from prosmin.encoder import Encoder
 from prosmin.encoder.detectors import fit_knn_distance
 from prosmin.encoder.neighbours import nearest
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.gallery import PICTURES, kept_neighbours, label_of, planar_map, sheet, square, tile_side
-from prosmin.evaluation.results import Result
+from prosmin.evaluation.protocol import Protocol, Result
+from prosmin.evaluation.protocols.gallery import (
+    PICTURES,
+    kept_neighbours,
+    label_of,
+    planar_map,
+    sheet,
+    square,
+    tile_side,
+)
 from prosmin.models.vit import class_attention, has_class_attention
 from prosmin.randomness import generator
 
@@ -159,3 +167,15 @@ def _attention(encoder: Encoder, test: PictureSet, places: Tensor, row: Tensor) 
         "attention_view": (255 * seen).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy(),
         "attention_of": row[places].numpy().astype(np.int32),
     }
+
+
+PROTOCOL = Protocol(
+    name="pictures",
+    title="Map of the test images",
+    run=run,
+    labels="unused",
+    ood="used",
+    default=True,
+    paper=True,
+    section="map",
+)

@@ -4,10 +4,10 @@ from typing import Any
 
 from prosmin.data.image_sets import where_it_fits
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.label_subsets import labelled_shares, over_draws
 from prosmin.evaluation.metrics.calibration import judge
 from prosmin.evaluation.probes.finetune import fine_tune
-from prosmin.evaluation.results import Result
+from prosmin.evaluation.probes.label_subsets import check_labelled_shares, labelled_shares, over_draws
+from prosmin.evaluation.protocol import Protocol, Result
 
 
 def run(context: Context) -> Result:
@@ -36,3 +36,14 @@ def run(context: Context) -> Result:
         sets[share.name] = {f"draw {i}": row for i, row in enumerate(rows)}
         settings[share.name] = {"labels": len(share.subsets[0]), "draws": [one.settings for one in tuned]}
     return Result(metrics=metrics, sets=sets, settings={"shares": settings, "left_out": left_out})
+
+
+PROTOCOL = Protocol(
+    name="semi",
+    title="Semi-supervised: fine-tuned on few labels",
+    run=run,
+    check=check_labelled_shares,
+    paper=True,
+    short="semi",
+    columns=("top1_1pct", "top1_10pct"),
+)

@@ -1,10 +1,11 @@
 """transfer: the whole backbone fine-tuned on other labelled sets."""
 
 import statistics
-from collections.abc import Sequence
 from typing import Any
 
 import torch
+from rich.table import Table
+from rich.text import Text
 
 from prosmin.data.image_sets import Pictures, PictureSet, joined, open_pictures, streamed
 from prosmin.data.inputs import picture_batches
@@ -13,9 +14,12 @@ from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.batches import PREDICTED
 from prosmin.evaluation.context import Context
 from prosmin.evaluation.metrics.calibration import diagrams, judge
+from prosmin.evaluation.metrics.table import metric, short_heading
 from prosmin.evaluation.probes.finetune import check_held_out, fine_tune
-from prosmin.evaluation.results import Result
+from prosmin.evaluation.protocol import Protocol, Result
 from prosmin.evaluation.sets import check_classes
+
+COLUMNS = ("top1", "nll", "ece", "ece_calibrated")
 
 
 def run(context: Context) -> Result:
@@ -24,7 +28,7 @@ def run(context: Context) -> Result:
     curves: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     for spec in context.options.transfer:
-        train, test = _open(spec, max_bad=context.encoder.config.data.max_bad)
+        train, test = _open(spec, max_bad=context.max_bad)
         classes, labels = _check_labels(train, test), test.labels
         assert labels is not None
         tuned = fine_tune(
@@ -47,12 +51,13 @@ def run(context: Context) -> Result:
     )
 
 
-def check_transfer_sets(specs: Sequence[str]) -> None:
-    """A sentence for a set that cannot be fine-tuned on, before anything is measured."""
-    for spec in specs:
+def check(context: Context) -> str | None:
+    """An error for a set that cannot be fine-tuned on."""
+    for spec in context.options.transfer:
         *parts, test = (open_source(split) for split in splits_of(spec))
         _check_labels(*parts, test)
         check_held_out(streamed(parts))
+    return None
 
 
 def splits_of(spec: str) -> list[str]:
@@ -93,3 +98,33 @@ def _readable(pictures: PictureSet) -> PictureSet:
         return pictures
     batches = picture_batches(pictures, size=PREDICTED, device=torch.device("cpu"), max_bad=pictures.max_bad)
     return pictures.subset(torch.cat([batch.index for batch in batches]))
+
+
+def table(row: dict[str, Any]) -> Table:
+    """One line per set: its metrics, and the learning rate and epochs that gave them."""
+    lines = Table(box=None, pad_edge=False)
+    lines.add_column("transfer to", overflow="fold")
+    for heading in ("labels", *map(short_heading, COLUMNS), "learning rate", "epochs"):
+        lines.add_column(heading, justify="right")
+
+    def cells(metrics: dict[str, float]) -> list[str]:
+        return [metric(name).short_text(metrics[name]) for name in COLUMNS]
+
+    for spec, found in row["sets"].items():
+        settings = row["settings"][spec]
+        last = (f"{settings['lr']:g}", str(settings["epochs"]))
+        lines.add_row(Text(spec), str(settings["labels"]), *cells(found["fine-tuned"]), *last)
+    if len(row["sets"]) > 1:
+        lines.add_row("mean", "", *cells(row["metrics"]))
+    return lines
+
+
+PROTOCOL = Protocol(
+    name="transfer",
+    title="Transfer: fine-tuned on other sets",
+    run=run,
+    check=check,
+    own_images="transfer",
+    paper=True,
+    table=table,
+)

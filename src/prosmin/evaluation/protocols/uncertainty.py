@@ -13,12 +13,12 @@ from prosmin.encoder.detectors import fit_knn_distance
 from prosmin.encoder.neighbours import nearest
 from prosmin.evaluation.context import Context, sample
 from prosmin.evaluation.forecasts import BETWEEN_VIEWS, make_forecasts, no_forecasts
-from prosmin.evaluation.gallery import Ranked, gallery
 from prosmin.evaluation.metrics.coverage import judge_coverage
 from prosmin.evaluation.metrics.ranking import spearman
 from prosmin.evaluation.metrics.retrieval import r_auroc, right_neighbours, risk_coverage
 from prosmin.evaluation.metrics.skill import judge_skill
-from prosmin.evaluation.results import Result
+from prosmin.evaluation.protocol import Protocol, Result
+from prosmin.evaluation.protocols.gallery import Ranked, gallery
 from prosmin.evaluation.severity import severity_curves, sharpness
 
 FORECAST, FITTED, WORSENED = 512, 256, 256  # images at most: held-out forecasts, constant scale, severities
@@ -119,3 +119,28 @@ def _severity(context: Context, *, scaled: bool) -> Part:
     metrics = {f"spearman_{kind}": curve["spearman"] for kind, curve in found.curves.items()}
     settings = {"pictures": len(pictures), "parameters": found.parameters, "left_out": found.left_out}
     return metrics, {"severity": settings}, {"severity": found.curves}
+
+
+PROTOCOL = Protocol(
+    name="uncertainty",
+    title="Uncertainty",
+    run=run,
+    labels="used",
+    ood="used",
+    needs_held_out=True,
+    default=True,
+    paper=True,
+    columns_without_labels=(
+        "recall_at_1",
+        "r_auroc",
+        "coverage_90",
+        "energy_skill",
+        "spearman_crop",
+        "spearman_blur",
+        "spearman_noise",
+    ),
+    expected=True,
+    headlines=("r_auroc",),
+    headlines_without_labels=("energy_skill", "spearman_blur"),
+    labels_show="R-AUROC, recall and risk against coverage of the uncertainty",
+)

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from prosmin.evaluation.metrics.table import number, percent
 from prosmin.report.blocks import Table
 from prosmin.report.drawing.axes import Axis, finite, round_axis, share_axis, tight_axis, unit_axis
 from prosmin.report.drawing.svg import (
@@ -27,7 +28,6 @@ from prosmin.report.drawing.svg import (
     text,
     up,
 )
-from prosmin.report.metrics import number, percent
 
 BINS = 32
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
+from prosmin.evaluation.metrics.table import percent
 from prosmin.report.blocks import Block, Cell, Row, Section, Shot, Strip, Strips, Table
-from prosmin.report.metrics import percent
 from prosmin.report.runs import Arrays, Run
 from prosmin.report.sections.images import Album, read_album
 

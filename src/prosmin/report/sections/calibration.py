@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from prosmin.evaluation.metrics.table import interval_of, number, percent
 from prosmin.report.blocks import Block, Figure, Fold, Missing, Section, Table
 from prosmin.report.commands import evaluate_command, unlabelled
 from prosmin.report.drawing.charts import reliability_chart
 from prosmin.report.drawing.svg import Words
-from prosmin.report.metrics import interval_of, number, percent, protocol
+from prosmin.report.metrics import protocol
 from prosmin.report.runs import Run
 from prosmin.report.sections.results import transfer_metrics
 from prosmin.report.tables import too_narrow

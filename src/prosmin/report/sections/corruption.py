@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from prosmin.data.corruptions.parameters import COMMON, PARAMETERS, parameters_of
+from prosmin.evaluation.metrics.table import METRICS, number, percent
 from prosmin.report.blocks import Block, Cell, Figure, Fold, Missing, Row, Section, Table
 from prosmin.report.commands import evaluate_command, unlabelled
 from prosmin.report.drawing.axes import Axis, finite, round_axis, share_axis
 from prosmin.report.drawing.charts import Curve, heat_chart, line_chart
 from prosmin.report.drawing.svg import Words, series
-from prosmin.report.metrics import METRICS, number, percent
 from prosmin.report.runs import Run
 
 MEASURES = {

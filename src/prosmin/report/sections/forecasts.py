@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from prosmin.evaluation.metrics.table import metric, number, percent
+from prosmin.evaluation.metrics.table import score as score_name
 from prosmin.report.blocks import Block, Cell, Figure, Row, Table
 from prosmin.report.drawing.axes import Axis, round_axis, unit_axis
 from prosmin.report.drawing.charts import Curve, Heights, histogram_chart, line_chart
 from prosmin.report.drawing.svg import Words, series
-from prosmin.report.metrics import apart, best, metric, number, percent
-from prosmin.report.metrics import score as score_name
+from prosmin.report.metrics import apart, best
 from prosmin.report.runs import Run, numbers
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)  # nominal levels that the table reads

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
+from prosmin.evaluation.metrics.table import number, percent
 from prosmin.report.blocks import Atlas, Block, Cell, Key, Missing, Row, Section, Table
 from prosmin.report.commands import evaluate_command
 from prosmin.report.drawing.svg import WIDTH, Words, svg
-from prosmin.report.metrics import apart, number, percent
+from prosmin.report.metrics import apart
 from prosmin.report.runs import Run
 from prosmin.report.sections.images import Album, album_json, read_album, sheet_uri
 

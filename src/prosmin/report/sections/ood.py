@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from prosmin.evaluation.metrics.table import metric, number, percent
+from prosmin.evaluation.metrics.table import score as score_name
 from prosmin.report.blocks import Block, Cell, Figure, Fold, Missing, Row, Section, Table
 from prosmin.report.commands import evaluate_command
 from prosmin.report.drawing.axes import unit_axis
 from prosmin.report.drawing.charts import Curve, line_chart, two_groups
 from prosmin.report.drawing.svg import Words, series
-from prosmin.report.metrics import apart, best, metric, number, percent
-from prosmin.report.metrics import score as score_name
+from prosmin.report.metrics import apart, best
 from prosmin.report.runs import Run, numbers
 
 RATES = (0.01, 0.05, 0.1, 0.2, 0.5)  # false alarms at which the table beneath a ROC reads it

@@ -9,12 +9,13 @@ from safetensors import SafetensorError, safe_open
 
 from prosmin.data.corruptions.parameters import parameters_of
 from prosmin.evaluation.metrics.intervals import auroc_interval
+from prosmin.evaluation.metrics.table import metric, number
 from prosmin.report.blocks import Block, Cell, Figure, Missing, Row, Section, Table
 from prosmin.report.commands import evaluate_command, unlabelled
 from prosmin.report.drawing.axes import round_axis, share_axis
 from prosmin.report.drawing.charts import Point, scatter_chart
 from prosmin.report.drawing.svg import Words, series
-from prosmin.report.metrics import best, metric, number, protocol
+from prosmin.report.metrics import best, protocol
 from prosmin.report.runs import Run, size_of_test
 from prosmin.report.sections.ood import default_score, has, raw, sets
 from prosmin.report.sections.results import transfer_metrics, transfer_size
@@ -50,7 +51,7 @@ def trade_off_figure(runs: Sequence[Run]) -> Figure | None:
     ]
     how = metric(key)
     title = "Out-of-distribution AUROC against corruption"
-    said = " ".join(f"{p.label}: AUROC {number(p.y)}, {how.label} {how.text(p.x)}." for p in points)
+    said = " ".join(f"{p.label}: AUROC {number(p.y)}, {how.title} {how.text(p.x)}." for p in points)
     words = Words(id="trade-off", title=title, desc=said, x="error under corruption", y="AUROC")
     ends = [end for p in points for end in (p.interval or (p.y, p.y))]
     return Figure(

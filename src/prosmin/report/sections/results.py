@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+from prosmin.evaluation.metrics.table import interval_of, metric, parse, spread_of
+from prosmin.evaluation.protocols import PROTOCOLS
 from prosmin.report.blocks import Block, Cell, Fold, Missing, Row, Section, Table
 from prosmin.report.commands import evaluate_command, labels_missing, needs_labels, unlabelled
-from prosmin.report.metrics import MAIN, PROTOCOLS, interval_of, parse, protocol, spread_of
+from prosmin.report.metrics import protocol
 from prosmin.report.runs import Run, counted, numbers
 from prosmin.report.tables import Column, columns, heading, metrics_table, mixed, too_narrow
 
@@ -44,13 +46,12 @@ def transfer_size(run: Run, spec: str) -> int | None:
     return counted(curves.get("reliability")) or None if isinstance(curves, dict) else None
 
 
-EXPECTED = ("knn", "linear", "ood", "uncertainty")
 LONG = 16  # rows of a table above which the lesser numbers are folded
 
 
 def results_section(runs: Sequence[Run]) -> Section:
     """Every number of every protocol, ours or not yet known to this page."""
-    measured = [name for run in runs for name in run.results if name != "pictures"]  # the map has a section of its own
+    measured = [name for run in runs for name in run.results if section_of(name) == "results"]
     blocks: list[Block] = []
     for name in sorted(dict.fromkeys(measured), key=_place):
         if any(run.metrics(name) for run in runs):
@@ -64,6 +65,11 @@ def results_section(runs: Sequence[Run]) -> Section:
     )
     warnings = [f"{run.name}: {said}" for run in runs for said in mixed(run)]
     return Section(id="results", title="Results", lead=lead, warnings=warnings, blocks=blocks)
+
+
+def section_of(name: str) -> str:
+    """The section that shows a protocol's metrics."""
+    return PROTOCOLS[name].section if name in PROTOCOLS else "results"
 
 
 def _place(name: str) -> int:
@@ -90,7 +96,7 @@ def protocol_tables(runs: Sequence[Run], name: str) -> list[Block]:
 def is_main(key: str) -> bool:
     """Whether a number stays in sight where there are many: by severity and temperature-scaled ones do not."""
     parts = parse(key)
-    return parts.plain in MAIN and not parts.calibrated and not parts.where
+    return metric(parts.plain).main and not parts.calibrated and not parts.where
 
 
 def _settings(runs: Sequence[Run], name: str) -> Table:
@@ -122,7 +128,7 @@ def missing(runs: Sequence[Run]) -> list[Block]:
     """The protocols of the page that a run has not been through, one command a run; then what only labels can show."""
     found: list[Block] = []
     for run in runs:
-        names = [name for name in EXPECTED if name not in run.results]
+        names = [name for name, record in PROTOCOLS.items() if record.expected and name not in run.results]
         names = [name for name in names if not (needs_labels(name) and unlabelled(run))]
         if names:
             what = ", ".join(protocol(name) for name in names)

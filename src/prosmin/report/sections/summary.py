@@ -7,9 +7,11 @@ from typing import Any
 import yaml
 
 from prosmin.config import METHOD_TITLES
+from prosmin.evaluation.metrics.table import CHANCE, Metric, metric, number
+from prosmin.evaluation.protocols import PROTOCOLS
 from prosmin.report.blocks import Bar, Block, Card, Cards, Cell, Code, Facts, Fold, Missing, Row, Section, Table
 from prosmin.report.commands import unlabelled
-from prosmin.report.metrics import CHANCE, Metric, best, duration, metric, number
+from prosmin.report.metrics import best, duration
 from prosmin.report.runs import Run
 from prosmin.report.sections.results import missing
 from prosmin.report.tables import Column, columns
@@ -183,24 +185,15 @@ def _differences(runs: Sequence[Run]) -> Table | Fold:
     return table if len(rows) <= LONG else Fold(title=f"The {len(rows)} fields that differ", blocks=[table])
 
 
-HEADLINES = [
-    ("knn", "top1", "kNN top-1 accuracy"),
-    ("linear", "top1", "Linear probe top-1 accuracy"),
-    ("linear", "nll", "Linear probe negative log-likelihood"),
-    ("linear", "ece", "Linear probe calibration error"),
-    ("ood", "auroc", "Out-of-distribution AUROC"),
-    ("uncertainty", "r_auroc", "Wrong neighbours foreseen, R-AUROC"),
-]
-WITHOUT_LABELS = [
-    ("uncertainty", "energy_skill", "Skill of the forecast against one constant scale"),
-    ("uncertainty", "spearman_blur", "Uncertainty rises with blur, rank correlation"),
-]
-"""What takes the place of right answers where there are no labels."""
-
-
 def headlines(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """Protocol, metric and title of each number."""
-    return [*HEADLINES, *(WITHOUT_LABELS if any(map(unlabelled, runs)) else [])]
+    """Protocol, metric and title of each number; without labels there are others."""
+    unlabelled_too = any(map(unlabelled, runs))
+    found = [
+        (name, key)
+        for name, protocol in PROTOCOLS.items()
+        for key in (*protocol.headlines, *(protocol.headlines_without_labels if unlabelled_too else ()))
+    ]
+    return [(name, key, f"{PROTOCOLS[name].title} {metric(key).title}") for name, key in found]
 
 
 def headline_section(runs: Sequence[Run]) -> Section:

@@ -6,11 +6,11 @@ from typing import Literal
 
 import numpy as np
 
+from prosmin.evaluation.metrics.table import number, percent
 from prosmin.report.blocks import Block, Cell, Figure, Finding, Fold, Missing, Row, Section, Status, Table, Verdict
 from prosmin.report.drawing.axes import round_axis, share_axis
 from prosmin.report.drawing.charts import Curve, line_chart
 from prosmin.report.drawing.svg import Words, series
-from prosmin.report.metrics import number, percent
 from prosmin.report.runs import Run
 from prosmin.training.health import COLLAPSED_RANK, COLLAPSED_STD, is_diverged
 

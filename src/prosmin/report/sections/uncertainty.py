@@ -7,12 +7,13 @@ import numpy as np
 import torch
 
 from prosmin.evaluation.metrics.ranking import auroc
+from prosmin.evaluation.metrics.table import number, percent
 from prosmin.report.blocks import Block, Cell, Figure, Missing, Row, Section, Table
 from prosmin.report.commands import evaluate_command
 from prosmin.report.drawing.axes import share_axis, unit_axis
 from prosmin.report.drawing.charts import Curve, line_chart, two_groups
 from prosmin.report.drawing.svg import Words, series
-from prosmin.report.metrics import apart, number, percent
+from prosmin.report.metrics import apart
 from prosmin.report.runs import Run
 from prosmin.report.sections.forecasts import KINDS, forecast_blocks
 

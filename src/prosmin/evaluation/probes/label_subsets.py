@@ -33,6 +33,17 @@ def labelled_shares(context: Context) -> tuple[list[Share], dict[str, str]]:
     return _published(context, lists) if lists else _drawn(context)
 
 
+def check_labelled_shares(context: Context) -> str | None:
+    """Why there are too few labels for every share; a label list that cannot be used is an error."""
+    try:
+        labelled_shares(context)
+    except ProsminError as error:
+        if context.options.label_lists:
+            raise
+        return str(error)
+    return None
+
+
 def over_draws(rows: Sequence[dict[str, float]], share: str) -> dict[str, float]:
     """The mean of each metric over the draws, NAME_SHARE, and with several draws its NAME_SHARE_sd."""
     metrics = {f"{name}_{share}": statistics.fmean(row[name] for row in rows) for name in rows[0]}
