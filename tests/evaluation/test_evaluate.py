@@ -48,6 +48,11 @@ GIVEN = {
 """A value of each option that is not its default, and the same on the command line."""
 
 
+def notes(capsys):
+    """What was printed on stderr beside the progress of the protocols."""
+    return [line for line in capsys.readouterr().err.splitlines() if not line.startswith("[")]
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("suite") / "run"
@@ -183,15 +188,16 @@ class TestSuites:
     def test_the_paper_s_tasks_in_one_command(self, copy, fake, capsys):
         found = evaluate(copy, suite="paper")
         assert list(found) == [name for name in PAPER if name != "transfer"]
-        assert capsys.readouterr().err == (
-            "left out: transfer: needs other labelled images: --transfer SPEC[,SPEC...]\n"
-        )
+        (line,) = notes(capsys)
+        assert line.startswith("left out: transfer: ")
+        assert "--transfer SPEC" in line
         fake.clear()
         found = evaluate(copy, suite="paper", options=Options(transfer=("photos",)))
         assert fake == ["transfer"]
         assert list(found) == PAPER
         before = ", ".join(name for name in PAPER if name != "transfer")
-        assert capsys.readouterr().err == f"measured before: {before}; --again measures anew.\n"
+        (line,) = notes(capsys)
+        assert line.startswith(f"measured before: {before}; --again")
 
     def test_without_a_name_the_quick_ones_are_run(self, copy, fake):
         assert list(evaluate(copy)) == protocols_of(None)
@@ -286,20 +292,19 @@ class TestOtherPictures:
         evaluate(copy, protocols=["knn", "linear", "ood", "pictures"])
         evaluate(copy, protocols=["knn"], again=True)
         evaluate(copy, protocols=["pictures"], ood=["photos@ood", "photos@test"])  # nothing is lost
-        assert capsys.readouterr().err == ""
+        assert notes(capsys) == []
         evaluate(copy, protocols=["ood"], ood=["photos@test"])
-        assert capsys.readouterr().err == (
-            "replacing the results of ood on photos@train, photos@test, photos@ood; --out DIR keeps results apart.\n"
-        )
+        (line,) = notes(capsys)
+        assert line.startswith("replacing the results of ood on photos@train, photos@test, photos@ood; --out DIR")
         evaluate(copy, protocols=["knn", "linear", "uncertainty"], data="photos@test", test="photos@train")
-        assert capsys.readouterr().err == (
-            "replacing the results of knn, linear on photos@train, photos@test; --out DIR keeps results apart.\n"
-        )
+        (line,) = notes(capsys)
+        assert line.startswith("replacing the results of knn, linear on photos@train, photos@test; --out DIR")
 
     def test_other_sets_of_transfer(self, copy, fake, capsys):
         evaluate(copy, protocols=["transfer"], options=Options(transfer=("photos",)))
         evaluate(copy, protocols=["transfer"], options=Options(transfer=("photos",)), data="photos@test")
-        assert capsys.readouterr().err == "measured before: transfer; --again measures anew.\n"
+        (line,) = notes(capsys)
+        assert line.startswith("measured before: transfer; --again")
         evaluate(copy, protocols=["transfer"], options=Options(transfer=("photos@test",)))
         assert capsys.readouterr().err.startswith("replacing the results of transfer on photos;")
 
@@ -322,17 +327,17 @@ class TestOtherPictures:
         assert "Loss" in text  # the log of the run itself
         (copy / "metrics.jsonl").unlink()
         assert "Not trained here" in write_report([out], out / "report.html").read_text()
-        with pytest.raises(UsageError, match=f"keeps the results of {copy}"):
+        with pytest.raises(UsageError, match=f"the results of {copy}"):
             evaluate("timm:resnet18", protocols=["knn"], out=out)
         copy.rename(tmp_path / "moved")
-        with pytest.raises(ProsminError, match=f"keeps the results of {copy}, which is not there any more"):
+        with pytest.raises(ProsminError, match=f"the results of {copy}, "):
             evaluate(out, protocols=["knn"])
 
 
 @pytest.mark.parametrize("protocols", [None, ["knn"], ["knn", "transfer"]])
 def test_an_encoder_of_others_is_not_judged_on_pictures_that_nobody_named(tmp_path, protocols):
     out = tmp_path / "results"
-    with pytest.raises(UsageError, match=r"timm:resnet18 brings no images along.*--data SPEC"):
+    with pytest.raises(UsageError, match=r"timm:resnet18 .*--data SPEC"):
         evaluate("timm:resnet18", protocols=protocols, out=out)
     assert not out.exists()
 
@@ -340,7 +345,7 @@ def test_an_encoder_of_others_is_not_judged_on_pictures_that_nobody_named(tmp_pa
 def test_nor_is_one_that_was_saved(tmp_path):
     torch.save(timm.create_model("test_vit", num_classes=0).state_dict(), tmp_path / "w.pth")
     folder = load(f"timm:test_vit@{tmp_path}/w.pth").save(tmp_path / "saved")
-    with pytest.raises(UsageError, match=r"saved brings no images along"):
+    with pytest.raises(UsageError, match=r"saved .*--data SPEC"):
         evaluate(folder, protocols=["knn"])
 
 
@@ -368,17 +373,17 @@ class TestPlaces:
 
 class TestWrongRequests:
     def test_names(self, run, fake, tmp_path):
-        with pytest.raises(UsageError, match=r"no protocol 'knnn'; there are: knn"):
+        with pytest.raises(UsageError, match=r"'knnn'.*: knn, linear"):
             evaluate(run, protocols=["knnn"])
-        with pytest.raises(UsageError, match=r"no suite 'papers'; there are: paper"):
+        with pytest.raises(UsageError, match=r"'papers'.*: paper"):
             evaluate(run, suite="papers")
-        with pytest.raises(UsageError, match="exclude each other"):
+        with pytest.raises(UsageError, match="--suite and --protocols"):
             evaluate(run, suite="paper", protocols=["knn"])
-        with pytest.raises(UsageError, match="transfer needs other labelled images: --transfer SPEC"):
+        with pytest.raises(UsageError, match="transfer .*--transfer SPEC"):
             evaluate(run, protocols=["transfer"])
-        with pytest.raises(UsageError, match="--draws is 0; allowed: 1 or more"):
+        with pytest.raises(UsageError, match="--draws is 0"):
             Options(draws=0)
-        with pytest.raises(UsageError, match="--linear-epochs is 'many'; allowed: a whole number"):
+        with pytest.raises(UsageError, match="--linear-epochs is 'many'"):
             read_options({"linear_epochs": "many"})
 
     def test_a_run_without_an_encoder(self, tmp_path):
@@ -408,8 +413,9 @@ class TestWrongRequests:
         self.refused(copy, fake, "photos@test has no labels", protocols=["ood", "knn"])
         assert list(evaluate(copy)) == ["ood", "uncertainty", "pictures"]  # what can do without them
         said = capsys.readouterr().err
-        assert said.startswith("left out: knn, linear, corruption: labelled train and test images are needed, but ")
-        assert said.count("photos@test has no labels; give them with --data SPEC") == 1
+        assert "left out: knn, linear, corruption: " in said
+        assert said.count("photos@test has no labels") == 1
+        assert "--data SPEC" in said
 
     def test_train_as_test_is_said(self, copy, fake, capsys):
         row = evaluate(copy, protocols=["knn"], data="photos@train", test="photos@train")["knn"]
@@ -425,7 +431,7 @@ class TestWrongRequests:
 
     def test_an_ood_set_of_one_picture(self, copy, fake, monkeypatch):
         self.changed(monkeypatch, "photos@ood", lambda p: p.subset(torch.arange(1)))
-        self.refused(copy, fake, "photos@ood holds one image; a protocol needs 2 or more", suite="paper")
+        self.refused(copy, fake, "photos@ood has one image", suite="paper")
 
     def test_fewer_labels_than_classes(self, copy, fake, monkeypatch, capsys):
         self.changed(monkeypatch, "photos@train", lambda p: p.subset(torch.arange(0, len(p), 8)))
@@ -447,7 +453,7 @@ class TestWrongRequests:
         with pytest.raises(UsageError) as caught:
             check_read(options, ["uncertainty", "pictures"], {})
         assert f"{flag(field.name)} {text} (read by {', '.join(readers)})" in str(caught.value)
-        assert str(caught.value).endswith(f"--protocols uncertainty,images,{readers[0]}.")
+        assert str(caught.value).endswith(f"--protocols uncertainty,pictures,{readers[0]}.")
         for name in readers:
             check_read(options, ["uncertainty", name], {})
         check_read(Options(**{field.name: field.default}), ["knn"], {})  # which is as if not given
@@ -521,7 +527,7 @@ def test_results_of_files_that_have_changed_are_measured_again(run, tmp_path, fa
     Image.new("RGB", (300, 200)).save(tmp_path / "ood" / "2.png")
     capsys.readouterr()
     assert measured() == ["ood"]
-    assert f"the files of folder:{tmp_path}/ood are others than they were" in capsys.readouterr().err
+    assert f"the files of folder:{tmp_path}/ood have changed" in capsys.readouterr().err
     assert measured() == []
     (tmp_path / "mine/train/a/3.png").rename(tmp_path / "mine/train/b/13.png")  # another label
     assert measured() == ["knn", "ood"]
@@ -564,7 +570,7 @@ class TestWrongTurns:
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
         monkeypatch.chdir(elsewhere)
-        with pytest.raises(UsageError, match=r"does not exist.* The run names these images, .*--data SPEC"):
+        with pytest.raises(UsageError, match=r"folder:set.*--data SPEC"):
             evaluate(run, protocols=["uncertainty"])
 
     def test_files_that_options_name_and_that_have_changed(self, labelled, tmp_path):
@@ -615,8 +621,7 @@ class TestWrongTurns:
         found = evaluate(copy, data=f"folder:{tmp_path}/set")
         assert "knn" in found
         assert not {"linear", "uncertainty", "corruption"} & found.keys()
-        why = "12 images of 12 classes, of which no tenth can be held out to choose on; give two images or more"
-        assert why in capsys.readouterr().err
+        assert "12 images of 12 classes" in capsys.readouterr().err
         with pytest.raises(ProsminError, match=r"linear cannot be measured: .* 12 images of 12 classes"):
             evaluate(copy, protocols=["linear"], data=f"folder:{tmp_path}/set")
 
@@ -636,7 +641,7 @@ class TestWrongTurns:
         evaluate(copy, protocols=["knn"])
         assert "measured before" not in capsys.readouterr().err
         evaluate(copy, protocols=["knn"])
-        assert "measured before: knn; --again measures anew." in capsys.readouterr().err
+        assert "measured before: knn; --again" in capsys.readouterr().err
 
 
 def test_a_table_shows_the_uncertainty_where_that_is_all(capsys):
@@ -645,7 +650,7 @@ def test_a_table_shows_the_uncertainty_where_that_is_all(capsys):
     said = capsys.readouterr().out
     assert all(word in said for word in ("R@1 %", "32.0", "R-AUROC %", "42.7"))
     print_table({"pictures": {"metrics": {}, "settings": {}}})
-    assert "measured: images, of which a table has nothing to show; `prosmin report` does." in capsys.readouterr().out
+    assert "measured: pictures. `prosmin report`" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("spec", ["folder:/data/[old] pets", "folder:/data/[/old]", "hf:cat:small", "folder:C:\\[old]"])

@@ -86,7 +86,7 @@ class TestAlbum:
         shutil.copytree(run.path, copy)
         (copy / "results" / "pictures.npz").unlink()
         html = write_report([copy], tmp_path / "page.html").read_text()
-        assert f"prosmin evaluate {copy} --protocols images" in html
+        assert f"prosmin evaluate {copy} --protocols pictures" in html
         assert 'id="attention"' not in html  # nothing to say of it
         assert "data-place" not in html
 
