@@ -379,7 +379,7 @@ class TestWrongRequests:
             evaluate(run, suite="papers")
         with pytest.raises(UsageError, match="--suite and --protocols"):
             evaluate(run, suite="paper", protocols=["knn"])
-        with pytest.raises(UsageError, match="transfer .*--transfer SPEC"):
+        with pytest.raises(UsageError, match=r"transfer .*--transfer SPEC"):
             evaluate(run, protocols=["transfer"])
         with pytest.raises(UsageError, match="--draws is 0"):
             Options(draws=0)
