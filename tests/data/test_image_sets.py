@@ -29,8 +29,9 @@ from prosmin.evaluation import run as suite
 from prosmin.evaluation.batches import training_batches
 from prosmin.evaluation.context import PIXELS, TRAINED, UNTRAINED, UNTRAINED_SET, Context, FeatureCache
 from prosmin.evaluation.forecasts import BETWEEN_VIEWS, view_scores
+from prosmin.evaluation.metrics.calibration import Predictions
 from prosmin.evaluation.options import Options
-from prosmin.evaluation.probes.finetune import Classifier, FineTuned, _predict
+from prosmin.evaluation.probes.finetune import Classifier, _predict
 from prosmin.evaluation.protocols import transfer
 from prosmin.training.pretrain import pretrain
 from tiny_run import TINY
@@ -256,7 +257,7 @@ class TestProtocols:
 
         def fake(encoder, train, test, *, classes, seed, epochs):
             seen.append((train, test))
-            return FineTuned(logits=torch.eye(3)[test.labels], temperature=1.0, settings={})
+            return Predictions(logits=torch.eye(3)[test.labels], temperature=1.0, settings={})
 
         monkeypatch.setattr(transfer, "fine_tune", fake)
         if streams:

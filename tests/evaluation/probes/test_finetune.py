@@ -17,12 +17,11 @@ from prosmin.evaluation import batches
 from prosmin.evaluation import run as suite
 from prosmin.evaluation.batches import augmented, batch_size, training_batches
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.metrics.calibration import weigh
+from prosmin.evaluation.metrics.calibration import Predictions, calibrated_nll
 from prosmin.evaluation.options import Options
 from prosmin.evaluation.probes import finetune
 from prosmin.evaluation.probes.finetune import default_epochs, fine_tune
 from prosmin.evaluation.protocols import semi, transfer
-from prosmin.evaluation.protocols.transfer import check_transfer_sets
 from prosmin.evaluation.sets import check_classes, common_classes
 
 
@@ -146,13 +145,13 @@ class TestFineTuning:
     def test_rates_are_compared_at_their_best_temperature(self):
         labels = torch.arange(60) % 3
         right = torch.nn.functional.one_hot(labels.where(torch.arange(60) % 4 > 0, (labels + 1) % 3), 3).double()
-        temperature, nll = weigh(100 * right, labels)  # right in three of four cases, and far too sure
-        assert nll < weigh(0.1 * right, labels)[1] + 1e-6
+        temperature, nll = calibrated_nll(100 * right, labels)  # right in three of four cases, and far too sure
+        assert nll < calibrated_nll(0.1 * right, labels)[1] + 1e-6
         assert nll < torch.nn.functional.cross_entropy(0.1 * right, labels)  # which hardly learned
         # With p the probability of the answer: 3/4 at the best temperature, so nll = -3/4 ln 3/4 - 1/4 ln 1/8.
         assert nll == pytest.approx(-0.75 * math.log(0.75) - 0.25 * math.log(0.125), abs=1e-4)
         assert temperature == pytest.approx(100 / math.log(6), rel=1e-3)
-        assert weigh(right * math.nan, labels)[1] == math.inf
+        assert calibrated_nll(right * math.nan, labels)[1] == math.inf
 
     def test_a_network_that_diverges_is_not_chosen(self, encoder, monkeypatch):
         def answers(bad):
@@ -178,7 +177,7 @@ class TestSemi:
         def fake(encoder, train, test, *, classes, seed, epochs):
             sizes.append((len(train), seed, epochs))
             logits = torch.nn.functional.one_hot(test.labels, 3) * (1.0 + seed)
-            return finetune.FineTuned(logits=logits, temperature=1.0, settings={"lr": 0.1})
+            return Predictions(logits=logits, temperature=1.0, settings={"lr": 0.1})
 
         monkeypatch.setattr(semi, "fine_tune", fake)
         sets = {"train": coloured(600), "test": coloured(30, seed=1)}
@@ -188,6 +187,10 @@ class TestSemi:
         assert result.metrics["nll_10pct_sd"] > 0
         assert result.settings["shares"]["10pct"]["labels"] == 60
         assert {"ece_low", "adaptive_ece", "brier_calibrated"} <= result.sets["1pct"]["draw 1"].keys()
+
+
+def check_transfer(spec):
+    transfer.check(Context(None, {}, options=Options(transfer=(spec,))))
 
 
 def write_split(folder, count, *, seed, classes=("blue", "green", "red")):
@@ -207,7 +210,7 @@ def test_classes_without_a_picture_may_lack_their_name():
     assert common_classes(("0", "1"), ("0", "1", "2")) == ("0", "1", "2")
     # Folders named by numbers, one of them missing: what stands at place 1 is another class than it says.
     assert common_classes(("0", "1", "2", "3"), ("0", "2", "3")) is None
-    with pytest.raises(ProsminError, match=r"a and b have other classes, such as their order\. Advice"):
+    with pytest.raises(ProsminError, match=r"a and b .*their order.* Advice"):
         check_classes(names, ("rose", "tulip", "lily"), specs=("a", "b"), advice=". Advice")
 
 
@@ -223,7 +226,7 @@ class TestTransfer:
         def fake(encoder, train, test, *, classes, seed, epochs):
             seen.append((len(train), len(test), classes))
             logits = torch.nn.functional.one_hot(test.labels.roll(len(seen) - 1), 3) * 3.0  # right for the first set
-            return finetune.FineTuned(logits=logits, temperature=2.0, settings={"epochs": 1})
+            return Predictions(logits=logits, temperature=2.0, settings={"epochs": 1})
 
         monkeypatch.setattr(transfer, "fine_tune", fake)
         context = Context(encoder, {}, options=Options(transfer=specs))
@@ -242,7 +245,7 @@ class TestTransfer:
 
         def fake(encoder, train, test, *, classes, seed, epochs):
             settings = {"lr": 5e-4, "epochs": epochs}
-            return finetune.FineTuned(logits=8.0 * torch.eye(3)[test.labels], temperature=1.0, settings=settings)
+            return Predictions(logits=8.0 * torch.eye(3)[test.labels], temperature=1.0, settings=settings)
 
         monkeypatch.setattr(transfer, "fine_tune", fake)
         monkeypatch.setattr(suite, "open_pictures", lambda spec, **_: pytest.fail(f"{spec} is not needed"))
@@ -260,15 +263,15 @@ class TestTransfer:
     def test_sets_that_cannot_serve_are_sentences(self, tmp_path):
         write_split(tmp_path / "other/train", 6, seed=0)
         write_split(tmp_path / "other/test", 6, seed=0, classes=("blue", "green", "violet"))
-        with pytest.raises(ProsminError, match=r"have other classes, such as red, violet; --transfer needs splits"):
-            check_transfer_sets([f"folder:{tmp_path}/other"])
+        with pytest.raises(ProsminError, match=r"red, violet.*--transfer"):
+            check_transfer(f"folder:{tmp_path}/other")
         for split in ("train", "test"):
             (tmp_path / "flat" / split).mkdir(parents=True)
             Image.new("RGB", (8, 8)).save(tmp_path / "flat" / split / "1.png")
-        with pytest.raises(ProsminError, match=r"flat@train has no labels; --transfer needs labelled sets"):
-            check_transfer_sets([f"folder:{tmp_path}/flat"])
+        with pytest.raises(ProsminError, match=r"flat@train has no labels.*--transfer"):
+            check_transfer(f"folder:{tmp_path}/flat")
         with pytest.raises(UsageError, match="has no split 'train'"):
-            check_transfer_sets([f"folder:{tmp_path}/other/train/blue"])
+            check_transfer(f"folder:{tmp_path}/other/train/blue")
 
     def test_too_few_pictures_a_class_are_refused_before_anything_is_trained(self, encoder, tmp_path, monkeypatch):
         for name in "abcdefgh":
@@ -278,14 +281,14 @@ class TestTransfer:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     Image.new("RGB", (8, 8)).save(path)
         spec = f"folder:{tmp_path}/few"
-        sentence = r"few@train has 9 labelled images of 8 classes, too few to hold some out.* two images of most"
+        sentence = "few@train has 9 labelled images of 8 classes"
         with pytest.raises(ProsminError, match=sentence):
-            check_transfer_sets([spec])
+            check_transfer(spec)
         monkeypatch.setattr(finetune, "_train", lambda *_, **__: pytest.fail("trained"))
         with pytest.raises(ProsminError, match=sentence):
             transfer.run(Context(encoder, {}, options=Options(transfer=(spec,))))
         write_split(tmp_path / "few/val", 12, seed=0, classes="abc")  # is learned from too
-        check_transfer_sets([spec])
+        check_transfer(spec)
 
     @pytest.mark.parametrize(
         ("labels", "enough"),

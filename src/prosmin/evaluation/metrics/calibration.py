@@ -1,6 +1,8 @@
 """Accuracy, likelihood and calibration of class probabilities, before and after temperature scaling."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -13,10 +15,10 @@ from prosmin.evaluation.metrics.bootstrap import interval, times_drawn
 from prosmin.randomness import generator
 
 FLOOR = 1e-12
-"""Smallest probability in the logarithm of the NLL: one hopeless image costs at most 27.6."""
+"""Smallest probability in the logarithm of the NLL: an image adds at most 27.6."""
 
 TEMPERATURES = (0.01, 100.0)
-"""Range of a fitted temperature: logits that separate all labels, or only mislead, have no optimum."""
+"""Range of a fitted temperature: logits that separate all labels, or none, have no optimum."""
 
 _SIMULATIONS = 200
 _ENTRIES = 2**22  # probabilities handled at once by the class-wise error
@@ -27,7 +29,7 @@ def classification_metrics(
 ) -> dict[str, float]:
     """All metrics of class probabilities (N, C) against labels (N,).
 
-    top1: share of right answers, 0 to 1. nll: mean of -ln p(label), p at least FLOOR.
+    top1: share of correct answers, 0 to 1. nll: mean of -ln p(label), p at least FLOOR.
     nll_low, nll_high: its 95 % interval by the standard error over the images.
     ece: top-label calibration error in equal-width bins, open on the left and closed on the right.
     ece_low, ece_high: 95 % bootstrap interval of the ece.
@@ -88,7 +90,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
     The NLL is convex in a = 1/T with slope mean(sum_c p_c logit_c - logit_label), so the slope's only change
     of sign is found by halving an interval of log a. Log-probabilities serve as logits.
-    Fit it on images the model never saw.
+    Fit it on images the model was not trained on.
     """
     _check_shapes(logits, labels, "logits")
     logits = logits.double()
@@ -114,7 +116,7 @@ def _check_shapes(values: Tensor, labels: Tensor, name: str) -> None:
             "allowed: 0 to one less than the number of classes. Do both splits have the same classes?"
         )
     if not bool(torch.isfinite(values).all()):
-        raise ProsminError(f"The {name} hold values that are not finite; look for NaN in the features.")
+        raise ProsminError(f"The {name} contain values that are not finite; look for NaN in the features.")
 
 
 def _check(probabilities: Tensor, labels: Tensor) -> None:
@@ -134,19 +136,19 @@ def _edges(bins: int) -> Tensor:
 
 
 def _equal_width(values: Tensor, bins: int) -> Tensor:
-    """The bin of each value, open on the left and closed on the right as usual; 0 joins the first."""
+    """The bin of each value, open on the left and closed on the right; 0 is in the first."""
     return torch.bucketize(values, _edges(bins)[1:-1].to(values.device))
 
 
 def _equal_mass(values: Tensor, bins: int) -> Tensor:
-    """The bin of each value's middle rank; equal values share one, in whatever order they come."""
+    """The bin of each value's middle rank; equal values share a bin."""
     ordered = values.sort().values
     before, up_to = (torch.searchsorted(ordered, values, right=right) for right in (False, True))
     return (before + up_to) * bins // (2 * len(values))
 
 
 def _members(bin_of: Tensor, bins: int) -> Tensor:
-    """1 where an image is in a bin, for sums by product: weighted counts on a GPU vary from run to run: (N, bins)."""
+    """1 where an image is in a bin: (N, bins). Sums are products with it: bincount varies on a GPU."""
     return (bin_of[:, None] == torch.arange(bins, device=bin_of.device)).double()
 
 
@@ -156,10 +158,10 @@ def _summed_error(sums: Tensor, count: int) -> Tensor:
 
 
 def _ece_interval(ece: float, gap: Tensor, within: Tensor, *, seed: int, draws: int) -> tuple[float, float]:
-    """2.5 % and 97.5 % points of the ECE over resampled test sets, moved so that their mean is the ECE seen.
+    """2.5 % and 97.5 % points of the ECE over resampled test sets, shifted so that their mean is the measured ECE.
 
-    Resampling adds a second helping of the noise that lifts the ECE above zero: unmoved, the interval of a
-    well calibrated model would often lie above its own estimate.
+    Resampling adds the noise that lifts the ECE above zero a second time. Without the shift, the interval of a
+    well calibrated model would often lie above its estimate.
     """
     if draws < 2:
         raise ProsminError(f"The bootstrap has {draws} draws; allowed: 2 or more.")
@@ -177,7 +179,7 @@ def _ece_floor(confidence: Tensor, within: Tensor, *, seed: int) -> float:
 
 @lru_cache(maxsize=2)
 def _chances(count: int, seed: int, device: torch.device) -> Tensor:
-    """The uniform numbers of the simulated answers of N images, kept as those of the bootstrap are."""
+    """The uniform numbers of the simulated answers of N images, cached as those of the bootstrap are."""
     random = generator(seed, 0, "ece floor")
     return torch.rand(_SIMULATIONS, count, generator=random, dtype=torch.float64).to(device)
 
@@ -196,30 +198,53 @@ def _classwise_error(probabilities: Tensor, labels: Tensor, bins: int) -> float:
     return total / (count * classes)
 
 
-def judge(logits: Tensor, labels: Tensor, *, temperature: float, seed: int) -> dict[str, float]:
-    """All metrics of logits (N, C), and all but top-1, which cannot change, again as NAME_calibrated."""
-    plain, calibrated = (
-        classification_metrics(temperature_scale(logits, t), labels, seed=seed) for t in (1.0, temperature)
-    )
-    after = {f"{name}_calibrated": value for name, value in calibrated.items() if name != "top1"}
-    return plain | after | {"temperature": temperature}
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """Logits (N, C) of the test images, the temperature fitted on other images, and how both were chosen."""
+
+    logits: Tensor
+    temperature: float
+    settings: dict[str, Any]
+
+    def metrics(self, labels: Tensor, *, seed: int) -> dict[str, float]:
+        """All metrics before and, except top-1, which cannot change, as NAME_calibrated after temperature scaling."""
+        plain, calibrated = (
+            classification_metrics(temperature_scale(self.logits, t), labels, seed=seed)
+            for t in (1.0, self.temperature)
+        )
+        after = {f"{name}_calibrated": value for name, value in calibrated.items() if name != "top1"}
+        return plain | after | {"temperature": self.temperature}
+
+    def diagrams(self, labels: Tensor) -> dict[str, Any]:
+        """The reliability diagrams before and after."""
+        return {
+            "reliability": reliability(temperature_scale(self.logits, 1.0), labels),
+            "reliability_calibrated": reliability(temperature_scale(self.logits, self.temperature), labels),
+        }
 
 
-def diagrams(logits: Tensor, labels: Tensor, *, temperature: float) -> dict[str, Any]:
-    """The reliability diagrams before and after."""
-    return {
-        "reliability": reliability(temperature_scale(logits, 1.0), labels),
-        "reliability_calibrated": reliability(temperature_scale(logits, temperature), labels),
-    }
+def calibrated_nll(logits: Tensor, labels: Tensor) -> tuple[float, float]:
+    """The temperature of least NLL on held-out labels, and that NLL; infinite if the network diverged.
 
-
-def weigh(logits: Tensor, labels: Tensor) -> tuple[float, float]:
-    """The temperature of least NLL on held-out labels and that NLL, by which learning rates are compared.
-
-    Before temperature scaling the NLL would prefer a network that has hardly learned to one that is right more often
-    but too sure. The NLL of a network that diverged is infinite.
+    Learning rates are compared by it. Before temperature scaling, the NLL would prefer a network that has hardly
+    learned to one that is right more often but overconfident.
     """
     if not bool(torch.isfinite(logits).all()):
         return 1.0, math.inf
     temperature = fit_temperature(logits, labels)
     return temperature, F.cross_entropy(logits / temperature, labels).item()
+
+
+def choose_rate(
+    logits: Mapping[float, Tensor], labels: Tensor, *, training: str
+) -> tuple[float, float, dict[str, Any]]:
+    """The learning rate whose held-out logits have the least calibrated NLL, its temperature, and the settings."""
+    tried = {rate: calibrated_nll(rows, labels) for rate, rows in logits.items()}
+    rate = min(tried, key=lambda rate: tried[rate][1])
+    temperature, nll = tried[rate]
+    if not math.isfinite(nll):
+        raise ProsminError(
+            f"{training} diverged at every learning rate of {', '.join(map(str, tried))}; "
+            "check the encoder's weights for NaN."
+        )
+    return rate, temperature, {"lr": rate, "lr_tried": {str(rate): round(nll, 4) for rate, (_, nll) in tried.items()}}

@@ -1,11 +1,10 @@
 """Fine-tuning: the whole backbone with a linear layer on top, on labelled images.
 
-AdamW with warm-up and cosine, random resized crops and flips. The learning rate and the temperature are chosen
-on labels the choosing networks did not see; then one network is trained on all of them with that rate.
+AdamW with warm-up and cosine decay, random resized crops and flips. The learning rate and the temperature are chosen
+on held-out labels; then one network is trained on all labels with that rate.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,71 +17,50 @@ from prosmin.data.subsets import deal_folds, groups_of, held_out_mask
 from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError
 from prosmin.evaluation.batches import batch_size, evaluation_batches, half_precision, training_batches
-from prosmin.evaluation.metrics.calibration import weigh
+from prosmin.evaluation.metrics.calibration import Predictions, choose_rate
 from prosmin.models.target import make_target
 from prosmin.training.schedules import warmup_cosine
 
 RATES = (1e-4, 5e-4, 2e-3)
 """Learning rates of the backbone that are tried."""
-HEAD_FACTOR = 10.0  # the new layer starts from nothing and learns faster
+HEAD_FACTOR = 10.0  # the new layer starts at zero and learns faster
 WEIGHT_DECAY = 0.05
 CLIP = 3.0
 BATCH = 256
 STEPS, EPOCHS = 600, (10, 100)
-"""Without a number of epochs: about this many steps, in no fewer and no more epochs than these."""
+"""By default about this many steps, in this range of epochs."""
 WARMUP = 0.1  # share of the steps
 FOLDS, FEW = 5, 500
-"""Below so many labels a tenth is too few to choose on: every label is then predicted, fold by fold."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FineTuned:
-    """Logits (N, C) of the test images, the temperature, and how both came about."""
-
-    logits: Tensor
-    temperature: float
-    settings: dict[str, Any]
+"""With fewer labels than this, a tenth is too few to choose on: choices are then made by cross-validation."""
 
 
 def fine_tune(
     encoder: Encoder, train: PictureSet, test: PictureSet, *, classes: int, seed: int, epochs: int | None = None
-) -> FineTuned:
-    """Fine-tune a copy of the encoder's backbone on all of `train`; of `test` the images are read alone."""
+) -> Predictions:
+    """Fine-tune a copy of the encoder's backbone on all of `train` and predict `test`, whose labels are not read."""
     labels = _labels(train)
     epochs = default_epochs(len(train)) if epochs is None else epochs
 
-    def answers(some: PictureSet, others: PictureSet, rate: float) -> Tensor:
+    def predict(some: PictureSet, others: PictureSet, rate: float) -> Tensor:
         network = _train(encoder, some, classes=classes, rate=rate, epochs=epochs, seed=seed)
         return _predict(network, others, encoder)
 
     masks = _held_out(train, labels, seed)
-    unseen = torch.cat([labels[mask] for mask in masks])
-    tried = {
-        rate: weigh(torch.cat([answers(train.subset(~mask), train.subset(mask), rate) for mask in masks]), unseen)
-        for rate in RATES
+    held_out = {
+        rate: torch.cat([predict(train.subset(~mask), train.subset(mask), rate) for mask in masks]) for rate in RATES
     }
-    rate = min(tried, key=lambda rate: tried[rate][1])
-    temperature, nll = tried[rate]
-    if not math.isfinite(nll):
-        raise ProsminError(
-            f"Fine-tuning on {train.spec} diverged at every learning rate of {', '.join(map(str, RATES))}; "
-            "is the checkpoint sound?"
-        )
-    return FineTuned(
-        logits=answers(train, test, rate),
-        temperature=temperature,
-        settings={
-            "lr": rate,
-            "lr_tried": {str(rate): round(nll, 4) for rate, (_, nll) in tried.items()},
-            "epochs": epochs,
-            "batch_size": batch_size(len(train), most=BATCH),
-            "held_out": "a tenth of the labels" if len(masks) == 1 else f"{FOLDS} folds of the labels",
-        },
-    )
+    unseen = torch.cat([labels[mask] for mask in masks])
+    rate, temperature, settings = choose_rate(held_out, unseen, training=f"Fine-tuning on {train.spec}")
+    settings |= {
+        "epochs": epochs,
+        "batch_size": batch_size(len(train), most=BATCH),
+        "held_out": "a tenth of the labels" if len(masks) == 1 else f"{FOLDS} folds of the labels",
+    }
+    return Predictions(logits=predict(train, test, rate), temperature=temperature, settings=settings)
 
 
 def check_held_out(train: PictureSet) -> None:
-    """A sentence for a set that is too small to choose on, before anything is trained."""
+    """An error for a set that is too small to choose on, before anything is trained."""
     _held_out(train, _labels(train), seed=0)  # the seed decides which images are held out, not whether any are
 
 
@@ -157,7 +135,7 @@ def _predict(network: Classifier, pictures: PictureSet, encoder: Encoder) -> Ten
 
 
 def _held_out(train: PictureSet, labels: Tensor, seed: int) -> list[Tensor]:
-    """The images each choosing network does not see; an error where one would have none to choose on."""
+    """The images held out from each network that choices are made with; an error if there are none."""
     groups = groups_of(train.keys, train.spec)
     if len(labels) >= FEW:
         masks = [held_out_mask(labels, train.keys, train.spec, seed=seed)]
@@ -169,12 +147,12 @@ def _held_out(train: PictureSet, labels: Tensor, seed: int) -> list[Tensor]:
     if not masks or not all(bool(mask.any()) for mask in masks):
         raise ProsminError(
             f"{train.spec} has {len(labels)} labelled images of {len(torch.unique(labels))} classes, too few to hold "
-            f"some out for the choice of the learning rate; allowed: {FOLDS} or more, with two images of most "
+            f"some out and choose the learning rate on them; allowed: {FOLDS} or more, with two images of most "
             "classes. Add images, or leave this set out."
         )
     return masks
 
 
 def _labels(pictures: PictureSet) -> Tensor:
-    assert pictures.labels is not None  # the protocol has asked for labels already
+    assert pictures.labels is not None  # checked by the protocol
     return pictures.labels.cpu()

@@ -1,6 +1,6 @@
-"""The linear probe: logistic regression on standardised, frozen features, everything chosen within train.
+"""The linear probe: logistic regression on standardised, frozen features.
 
-The l2 and the temperature are chosen on labels the fitted model did not see; then all of train is fitted.
+The l2 and the temperature are chosen on held-out labels of train; then all of train is fitted.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from prosmin.data.subsets import deal_folds, held_out_tenth
 from prosmin.errors import ProsminError
-from prosmin.evaluation.metrics.calibration import fit_temperature, temperature_scale
+from prosmin.evaluation.metrics.calibration import Predictions, fit_temperature, temperature_scale
 from prosmin.evaluation.probes.logistic import Problem, Solution, prepare, solve
+from prosmin.messages import some
 
 L2_GRID = (1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 """Strengths tried, in  mean cross-entropy + l2 / 2 * |weight|^2;  scikit-learn's C is 1 / (l2 * N)."""
@@ -23,7 +24,7 @@ L2_GRID = (1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 class LinearProbe:
     """A fitted probe: weight (C, D) and bias (C,) for features standardised with mean (D,) and std (D,).
 
-    `path` is the NLL, before the temperature, on the labels the choices were made on, for each l2 tried.
+    `path` is the NLL on the held-out labels, before temperature scaling, for each l2 tried.
     """
 
     weight: Tensor
@@ -35,8 +36,12 @@ class LinearProbe:
     path: dict[float, float]
 
     def logits(self, features: Tensor) -> Tensor:
-        """(N, D) -> (N, C), where the probe is."""
+        """(N, D) -> (N, C), on the probe's device."""
         return F.linear((features.to(self.weight) - self.mean) / self.std, self.weight, self.bias)
+
+    def predict(self, features: Tensor) -> Predictions:
+        """Predictions for features (N, D)."""
+        return Predictions(logits=self.logits(features), temperature=self.temperature, settings={"l2": self.l2})
 
     def probabilities(self, features: Tensor) -> Tensor:
         """(N, D) -> (N, C), before temperature scaling."""
@@ -56,9 +61,9 @@ def linear_probe(
 ) -> LinearProbe:
     """Fit a probe on features (N, D) and labels (N,) from 0 to classes - 1.
 
-    l2 and temperature are those of least NLL on the held-out tenth, `held_out` (N,) where images that overlap must
-    stay together. Where a tenth is a handful of labels (low-shot), `folds` = 5 instead predicts every label with the
-    model of the other four folds; `groups` (N,) are not torn apart by them.
+    l2 and temperature are those of least NLL on a held-out tenth, or on the mask `held_out` (N,) if images overlap
+    and must stay together. With few labels (low-shot), `folds` = 5 uses cross-validation instead; images of one of
+    the `groups` (N,) stay in one fold.
     """
     labels = train_labels.to(train_features.device)
     _check(train_features, labels, classes)
@@ -80,14 +85,14 @@ def linear_probe(
 
 
 def _choose_l2(problem: Problem, masks: Tensor, *, l2_grid: Sequence[float]) -> tuple[dict[float, float], Tensor]:
-    """The NLL of each l2, from strong to weak, on what masks (P, N) keep from fits; the logits (n, C) of the best."""
+    """The NLL of each l2, from strong to weak, on the held-out masks (P, N); the logits (n, C) of the best."""
     solution: Solution | None = None
     unseen = torch.cat([problem.labels[mask] for mask in masks])
     path: dict[float, float] = {}
     best = problem.inputs.new_zeros(len(unseen), problem.classes)
     rises = 0
     for l2 in sorted(l2_grid, reverse=True):
-        # Each fit starts from the stronger one before it.
+        # Each fit starts from the one before.
         solution = solve(problem, l2, seen=~masks, start=solution)
         parts = zip(masks, *solution, strict=True)
         logits = torch.cat([F.linear(problem.inputs[mask], weight, bias) for mask, weight, bias in parts])
@@ -99,7 +104,7 @@ def _choose_l2(problem: Problem, masks: Tensor, *, l2_grid: Sequence[float]) -> 
 
 
 def _held_out_masks(labels: Tensor, folds: int | None, seed: int, groups: Tensor | None) -> list[Tensor]:
-    """The images each choosing model does not see: the tenth, or one fold after the other."""
+    """The held-out images: the tenth, or one fold after the other."""
     if folds is None:
         masks = [held_out_tenth(labels, seed=seed, groups=groups)]
     else:
@@ -119,15 +124,10 @@ def _check(features: Tensor, labels: Tensor, classes: int) -> None:
             "allowed: (N, D) and (N,)."
         )
     if not bool(torch.isfinite(features).all()):
-        raise ProsminError("The features hold values that are not finite; is the checkpoint sound?")
-    present = torch.unique(labels).tolist()
-    if present != list(range(classes)):
+        raise ProsminError("The features contain values that are not finite; check the encoder's weights for NaN.")
+    present = [str(label) for label in torch.unique(labels).tolist()]
+    if present != [str(label) for label in range(classes)]:
         raise ProsminError(
-            f"The train labels hold {len(present)} classes ({_some(present)}), but {classes} are expected; "
+            f"The train labels have {len(present)} classes ({some(present)}), but {classes} are expected; "
             f"allowed: each from 0 to {classes - 1} at least once. Do both splits have the same classes?"
         )
-
-
-def _some(values: list[int]) -> str:
-    shown = ", ".join(str(v) for v in values[:5])
-    return shown + (", ..." if len(values) > 5 else "")

@@ -1,12 +1,8 @@
 """Linear classifiers trained by SGD on augmented images through the frozen backbone, all rates at once.
 
-Each learning rate has two heads: one learns from all of train, the other never sees the held-out tenth. The
-second kind decides the rate and the temperature, the first answers: both cost one pass of the encoder.
+Each learning rate has two heads: one learns from all of train, the other never sees the held-out tenth. The rate and
+the temperature are chosen with the second, the first one predicts. Both share one pass of the encoder.
 """
-
-import math
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,64 +11,43 @@ from torch import Tensor, nn
 from prosmin.data.image_sets import PictureSet
 from prosmin.data.subsets import held_out_mask
 from prosmin.encoder import Encoder
-from prosmin.errors import ProsminError
 from prosmin.evaluation.batches import batch_size, evaluation_batches, half_precision, training_batches
-from prosmin.evaluation.metrics.calibration import weigh
+from prosmin.evaluation.metrics.calibration import Predictions, choose_rate
 from prosmin.models.vit import describe_probe, probe_features
 from prosmin.training.schedules import cosine
 
 RATES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
-"""Learning rates tried, for a batch of 256; DINO's ViT has 0.001, ResNets learn best with far larger ones."""
+"""Learning rates tried, for a batch of 256: DINO's ViT uses 0.001, ResNets need far larger ones."""
 BATCH = 1024
 MOMENTUM = 0.9
-
-
-@dataclass(frozen=True, kw_only=True)
-class LinearAnswers:
-    """Logits (N, C) of the test images, the temperature, and how both came about."""
-
-    logits: Tensor
-    temperature: float
-    settings: dict[str, Any]
 
 
 @torch.no_grad()
 def train_linear_heads(
     encoder: Encoder, train: PictureSet, test: PictureSet, *, classes: int, epochs: int, seed: int
-) -> LinearAnswers:
-    """The best head for `train`; of `test` the images are read alone."""
-    assert train.labels is not None  # the protocol has asked for labels already
+) -> Predictions:
+    """Predictions for `test`, whose labels are not read, by the best head for `train`."""
+    assert train.labels is not None  # checked by the protocol
     labels = train.labels.to(encoder.device)
     held_out = held_out_mask(train.labels.cpu(), train.keys, train.spec, seed=seed).to(encoder.device)
-    choosing, answering = _train(encoder, train, labels, held_out, classes=classes, epochs=epochs, seed=seed)
-    logits = _predict(choosing, train.subset(held_out), encoder)  # (R, n, C)
-    unseen = labels[held_out].cpu()
-    tried = [weigh(rows, unseen) for rows in logits]
-    best = min(range(len(RATES)), key=lambda number: tried[number][1])
-    temperature, nll = tried[best]
-    if not math.isfinite(nll):
-        raise ProsminError(
-            f"The linear classifier on {train.spec} diverged at every learning rate of {', '.join(map(str, RATES))}; "
-            "is the checkpoint sound?"
-        )
-    return LinearAnswers(
-        logits=_predict(answering[best, None], test, encoder)[0],
-        temperature=temperature,
-        settings={
-            "lr": RATES[best],
-            "lr_tried": {str(rate): round(nll, 4) for rate, (_, nll) in zip(RATES, tried, strict=True)},
-            "epochs": epochs,
-            "batch_size": batch_size(len(train), most=BATCH),
-            "features": describe_probe(_backbone(encoder)),
-            "held_out": "a tenth of train",
-        },
-    )
+    choosing, final = _train(encoder, train, labels, held_out, classes=classes, epochs=epochs, seed=seed)
+    logits = dict(zip(RATES, _predict(choosing, train.subset(held_out), encoder), strict=True))
+    training = f"The linear classifier on {train.spec}"
+    rate, temperature, settings = choose_rate(logits, labels[held_out].cpu(), training=training)
+    settings |= {
+        "epochs": epochs,
+        "batch_size": batch_size(len(train), most=BATCH),
+        "features": describe_probe(_backbone(encoder)),
+        "held_out": "a tenth of train",
+    }
+    best = final[RATES.index(rate), None]
+    return Predictions(logits=_predict(best, test, encoder)[0], temperature=temperature, settings=settings)
 
 
 def _train(
     encoder: Encoder, train: PictureSet, labels: Tensor, held_out: Tensor, *, classes: int, epochs: int, seed: int
 ) -> Tensor:
-    """Heads (2, R, C, F + 1): choosing and answering, one a rate, the last input is the bias's."""
+    """Heads (2, R, C, F + 1): for choices and for predictions, one per rate; the last input is the bias's."""
     size = batch_size(len(train), most=BATCH)
     steps = epochs * (len(train) // size)
     rates = torch.tensor(RATES, device=labels.device).view(-1, 1, 1) * size / 256
@@ -91,7 +66,7 @@ def _train(
         if step == 0:
             heads = inputs.new_zeros(2, len(RATES), classes, inputs.shape[1])
             velocity = torch.zeros_like(heads)
-        # The gradient of the mean cross-entropy by hand: it is two lines, and no graph is kept.
+        # The gradient of the mean cross-entropy by hand: two lines, and no graph is kept.
         error = (inputs @ heads.mT).softmax(-1)  # (2, R, B, C)
         error -= F.one_hot(labels[index], classes)
         weight = seen[:, index] / seen[:, index].sum(1, keepdim=True).clamp_min(1.0)  # (2, B)

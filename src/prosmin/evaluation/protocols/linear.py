@@ -3,7 +3,6 @@
 import dataclasses
 
 from prosmin.evaluation.context import TRAINED, Context
-from prosmin.evaluation.metrics.calibration import diagrams, judge
 from prosmin.evaluation.protocol import Protocol, Result
 
 
@@ -15,12 +14,11 @@ def run(context: Context) -> Result:
 
 
 def _score(context: Context, subject: str) -> Result:
-    probe = context.probe(subject)
-    logits, labels = probe.logits(context.features("test", subject)), context.labels("test")
+    predictions, labels = context.probe(subject).predict(context.features("test", subject)), context.labels("test")
     return Result(
-        metrics=judge(logits, labels, temperature=probe.temperature, seed=context.seed),
-        settings={"l2": probe.l2, "held_out": "a tenth of train"},
-        curves=diagrams(logits, labels, temperature=probe.temperature),
+        metrics=predictions.metrics(labels, seed=context.seed),
+        settings=predictions.settings | {"held_out": "a tenth of train"},
+        curves=predictions.diagrams(labels),
     )
 
 

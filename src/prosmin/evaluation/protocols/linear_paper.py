@@ -1,15 +1,13 @@
 """linear-paper: the paper's linear protocol, SGD on augmented images through the frozen encoder."""
 
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.metrics.calibration import diagrams, judge
 from prosmin.evaluation.probes.linear_sgd import train_linear_heads
 from prosmin.evaluation.protocol import Protocol, Result
 
 
 def run(context: Context) -> Result:
-    """Accuracy and calibration; the learning rate and the temperature come from a held-out tenth of train."""
-    context.labels("train")
-    answers = train_linear_heads(
+    """Accuracy and calibration; the learning rate and the temperature are chosen on a held-out tenth of train."""
+    predictions = train_linear_heads(
         context.encoder,
         context.sets["train"],
         context.sets["test"],
@@ -19,9 +17,9 @@ def run(context: Context) -> Result:
     )
     labels = context.labels("test")
     return Result(
-        metrics=judge(answers.logits, labels, temperature=answers.temperature, seed=context.seed),
-        settings=answers.settings,
-        curves=diagrams(answers.logits, labels, temperature=answers.temperature),
+        metrics=predictions.metrics(labels, seed=context.seed),
+        settings=predictions.settings,
+        curves=predictions.diagrams(labels),
     )
 
 

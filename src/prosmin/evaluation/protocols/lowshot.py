@@ -5,14 +5,13 @@ from typing import Any
 from torch import Tensor
 
 from prosmin.evaluation.context import TRAINED, Context, place
-from prosmin.evaluation.metrics.calibration import judge
 from prosmin.evaluation.probes.label_subsets import FOLDS, check_labelled_shares, labelled_shares, over_draws
 from prosmin.evaluation.probes.linear import linear_probe
 from prosmin.evaluation.protocol import Protocol, Result
 
 
 def run(context: Context) -> Result:
-    """Mean and standard deviation over the draws; strength and temperature are chosen within a draw's labels."""
+    """Mean and standard deviation over the draws; l2 and temperature are chosen within the labels of a draw."""
     shares, left_out = labelled_shares(context)
     metrics: dict[str, dict[str, float]] = {subject: {} for subject in context.subjects}
     sets: dict[str, dict[str, dict[str, float]]] = {}
@@ -33,7 +32,7 @@ def run(context: Context) -> Result:
 
 
 def _score(context: Context, subject: str, subset: Tensor) -> tuple[dict[str, float], float]:
-    """The metrics of one draw, and its strength."""
+    """The metrics of one draw, and its l2."""
     groups = context.groups("train")
     probe = linear_probe(
         place(context.features("train", subject)[subset], context.encoder.device),
@@ -43,9 +42,8 @@ def _score(context: Context, subject: str, subset: Tensor) -> tuple[dict[str, fl
         folds=FOLDS,
         groups=None if groups is None else groups[subset],
     )
-    logits = probe.logits(context.features("test", subject))
-    row = judge(logits, context.labels("test"), temperature=probe.temperature, seed=context.seed)
-    return row, probe.l2
+    predictions = probe.predict(context.features("test", subject))
+    return predictions.metrics(context.labels("test"), seed=context.seed), probe.l2
 
 
 PROTOCOL = Protocol(

@@ -4,14 +4,13 @@ from typing import Any
 
 from prosmin.data.image_sets import where_it_fits
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.metrics.calibration import judge
 from prosmin.evaluation.probes.finetune import fine_tune
 from prosmin.evaluation.probes.label_subsets import check_labelled_shares, labelled_shares, over_draws
 from prosmin.evaluation.protocol import Protocol, Result
 
 
 def run(context: Context) -> Result:
-    """Mean and standard deviation over the draws; rate and temperature are chosen within a draw's labels."""
+    """Mean and standard deviation over the draws; rate and temperature are chosen within the labels of a draw."""
     shares, left_out = labelled_shares(context)
     train, test = context.sets["train"], context.sets["test"]
     metrics: dict[str, float] = {}
@@ -29,12 +28,13 @@ def run(context: Context) -> Result:
             )
             for draw, subset in enumerate(share.subsets)
         ]
-        rows = [
-            judge(one.logits, context.labels("test"), temperature=one.temperature, seed=context.seed) for one in tuned
-        ]
+        rows = [predictions.metrics(context.labels("test"), seed=context.seed) for predictions in tuned]
         metrics |= over_draws(rows, share.name)
         sets[share.name] = {f"draw {i}": row for i, row in enumerate(rows)}
-        settings[share.name] = {"labels": len(share.subsets[0]), "draws": [one.settings for one in tuned]}
+        settings[share.name] = {
+            "labels": len(share.subsets[0]),
+            "draws": [one.settings for one in tuned],
+        }
     return Result(metrics=metrics, sets=sets, settings={"shares": settings, "left_out": left_out})
 
 

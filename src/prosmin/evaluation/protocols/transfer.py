@@ -13,7 +13,6 @@ from prosmin.data.sources import Source, open_source, split_spec
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.batches import PREDICTED
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.metrics.calibration import diagrams, judge
 from prosmin.evaluation.metrics.table import metric, short_heading
 from prosmin.evaluation.probes.finetune import check_held_out, fine_tune
 from prosmin.evaluation.protocol import Protocol, Result
@@ -23,7 +22,7 @@ COLUMNS = ("top1", "nll", "ece", "ece_calibrated")
 
 
 def run(context: Context) -> Result:
-    """Each set's own metrics in `sets`; a metric itself is the mean over the sets."""
+    """`sets` has the metrics of each set, `metrics` their mean over the sets."""
     rows: dict[str, dict[str, float]] = {}
     curves: dict[str, Any] = {}
     settings: dict[str, Any] = {}
@@ -39,8 +38,8 @@ def run(context: Context) -> Result:
             seed=context.seed,
             epochs=context.options.finetune_epochs,
         )
-        rows[spec] = judge(tuned.logits, labels, temperature=tuned.temperature, seed=context.seed)
-        curves[spec] = diagrams(tuned.logits, labels, temperature=tuned.temperature)
+        rows[spec] = tuned.metrics(labels, seed=context.seed)
+        curves[spec] = tuned.diagrams(labels)
         settings[spec] = {"train": train.spec, "test": test.spec, "labels": len(train), **tuned.settings}
     names = next(iter(rows.values()))
     return Result(
@@ -61,7 +60,7 @@ def check(context: Context) -> str | None:
 
 
 def splits_of(spec: str) -> list[str]:
-    """What is learned from, the test split last. A validation split is learned from too: published figures do so."""
+    """The splits to learn from, then test. The validation split is learned from too, as in published figures."""
     train, test = split_spec(spec, "train"), split_spec(spec, "test")
     try:
         between = split_spec(spec, "val")
@@ -71,7 +70,7 @@ def splits_of(spec: str) -> list[str]:
 
 
 def _check_labels(*splits: Source | PictureSet) -> int:
-    """The number of classes, when all splits have labels of the same ones."""
+    """The number of classes; an error unless all splits have labels of the same classes."""
     classes: tuple[str, ...] = ()
     for split in splits:
         if split.labels is None:
@@ -82,7 +81,7 @@ def _check_labels(*splits: Source | PictureSet) -> int:
 
 
 def _open(spec: str, *, max_bad: float) -> tuple[PictureSet, PictureSet]:
-    """What is learned from as one set, and the test split."""
+    """The splits to learn from as one set, and the test split."""
     names = splits_of(spec)
     *parts, test = (open_pictures(name, max_bad=max_bad) for name in names)
     _check_labels(*parts, test)
@@ -93,7 +92,7 @@ def _open(spec: str, *, max_bad: float) -> tuple[PictureSet, PictureSet]:
 
 
 def _readable(pictures: PictureSet) -> PictureSet:
-    """Without what cannot be read, which a stream shows when it is: every answer needs its image."""
+    """The images that can be read: for a stream, this is known after reading it once."""
     if isinstance(pictures, Pictures):
         return pictures
     batches = picture_batches(pictures, size=PREDICTED, device=torch.device("cpu"), max_bad=pictures.max_bad)
