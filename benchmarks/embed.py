@@ -46,12 +46,11 @@ from PIL import Image
 
 from prosmin import config as configs
 from prosmin.benchmark.measure import synchronise
-from prosmin.data.image_sets import load_pictures, read_picture, worker_count
-from prosmin.data.inputs import picture_batches
+from prosmin.data.image_sets import load_pictures, worker_count
 from prosmin.data.sources import open_source
 from prosmin.data.sources.photos import load_photograph, photograph_files
-from prosmin.data.stream import Batch, StreamFeed
-from prosmin.data.unreadable import Noting
+from prosmin.data.stream import Batch, Stream, picture_batches
+from prosmin.data.unreadable import CheckedSource
 from prosmin.embed import embed
 from prosmin.embed.run import NO_REFERENCE, Request
 from prosmin.encoder import Encoder, load, untrained
@@ -217,12 +216,12 @@ def beside_networks(folder: Path, spec: str, case: Case, options: argparse.Names
 
 def decode_all(spec: str, *, share: tuple[int, int] = (0, 1)) -> None:
     """Read and decode with every core, nothing else; of several processes each every n-th chunk."""
-    source = open_source(spec)
+    source = CheckedSource(open_source(spec))
     number, processes = share
 
     def some(start: int) -> None:
         for i in range(start, min(start + CHUNK, len(source))):
-            read_picture(source, i)
+            source.image(i)
 
     with ThreadPoolExecutor(max_workers=worker_count()) as workers:
         list(workers.map(some, range(number * CHUNK, len(source), processes * CHUNK)))
@@ -230,8 +229,8 @@ def decode_all(spec: str, *, share: tuple[int, int] = (0, 1)) -> None:
 
 def feed_all(spec: str, device: torch.device, *, batch: int) -> None:
     """The images on the device in batches, as embed takes them."""
-    source = Noting(open_source(spec))
-    for _ in StreamFeed(source, device=device, max_bad=1.0).batches(torch.arange(len(source)).split(batch)):
+    source = CheckedSource(open_source(spec))
+    for _ in Stream(source, device=device, replace=False).batches(torch.arange(len(source)).split(batch)):
         pass
 
 

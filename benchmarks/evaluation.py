@@ -32,8 +32,7 @@ from prosmin import config as configs
 from prosmin.benchmark.measure import elapsed, measure
 from prosmin.data.corruptions.generate import TORCH
 from prosmin.data.image_sets import Pictures, in_memory, open_pictures
-from prosmin.data.inputs import picture_batches
-from prosmin.data.stream import Batch
+from prosmin.data.stream import Batch, picture_batches
 from prosmin.encoder import UNCERTAINTY_VIEWS, Encoder, load, untrained
 from prosmin.encoder.detectors import DETECTORS
 from prosmin.encoder.neighbours import knn_probabilities

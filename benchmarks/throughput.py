@@ -32,7 +32,8 @@ from prosmin.benchmark.trainer import Trainer, random_orders, release_memory
 from prosmin.config import Config
 from prosmin.data.order import Order
 from prosmin.data.sources import Source, open_source
-from prosmin.data.stream import AHEAD, StreamFeed, open_feed
+from prosmin.data.stream import AHEAD, Stream, open_feed
+from prosmin.data.unreadable import CheckedSource
 from prosmin.data.views import Views
 from prosmin.machine import describe_machine
 from rival_loader import EncodedPictures, endless, to_views
@@ -111,9 +112,9 @@ class Bench:
         """The views of one batch, held."""
         return random_views(self.config, pictures=self.batch, device=self.device)
 
-    def feed(self, *, nvjpeg: bool = False) -> StreamFeed:
+    def feed(self, *, nvjpeg: bool = False) -> Stream:
         """The images, decoded while they are used."""
-        return StreamFeed(self.source, device=self.device, max_bad=0.0, nvjpeg=nvjpeg)
+        return Stream(CheckedSource(self.source, 0.0), device=self.device, nvjpeg=nvjpeg)
 
     @property
     def decoders(self) -> dict[str, bool]:
@@ -137,7 +138,7 @@ class Bench:
 def decode(bench: Bench, found: dict[str, Any]) -> None:
     """Read, decode, pack and copy to the device, nothing else."""
     for name, nvjpeg in bench.decoders.items():
-        with closing(bench.feed(nvjpeg=nvjpeg).batches(random_orders(len(bench.source), batch=bench.batch))) as batches:  # type: ignore[type-var]
+        with closing(bench.feed(nvjpeg=nvjpeg).batches(random_orders(len(bench.source), batch=bench.batch))) as batches:
             found[name] = bench.row(measure(lambda: next(batches), bench.device, warmup=AHEAD + 1, limit=15))
 
 
@@ -180,7 +181,7 @@ def views(bench: Bench, found: dict[str, Any]) -> None:
 def whole(bench: Bench, found: dict[str, Any]) -> None:
     """End to end, as training does it."""
     for name, nvjpeg in bench.decoders.items():
-        with closing(bench.feed(nvjpeg=nvjpeg).batches(random_orders(len(bench.source), batch=bench.batch))) as batches:  # type: ignore[type-var]
+        with closing(bench.feed(nvjpeg=nvjpeg).batches(random_orders(len(bench.source), batch=bench.batch))) as batches:
             run = measure(
                 lambda: bench.trainer.train(next(batches)), bench.device, warmup=2 * AHEAD, seconds=2, limit=20
             )
@@ -189,7 +190,7 @@ def whole(bench: Bench, found: dict[str, Any]) -> None:
 
 def plain(bench: Bench, found: dict[str, Any]) -> None:
     """End to end again with Python's own 5 ms before a waiting thread is given its lock."""
-    with closing(bench.feed().batches(random_orders(len(bench.source), batch=bench.batch))) as batches:  # type: ignore[type-var]
+    with closing(bench.feed().batches(random_orders(len(bench.source), batch=bench.batch))) as batches:
         next(batches)
         sys.setswitchinterval(0.005)
         run = measure(lambda: bench.trainer.train(next(batches)), bench.device, warmup=2 * AHEAD, seconds=2, limit=20)

@@ -1,4 +1,4 @@
-"""The feed: whole or streamed, the same images in the order asked for, and nothing left running."""
+"""The stream of batches: the same images from memory and from disk, in the order asked for; no thread is left."""
 
 import io
 import signal
@@ -14,8 +14,10 @@ from PIL import Image
 
 from prosmin.data import stream as module
 from prosmin.data.image_sets import load_pictures
+from prosmin.data.packing import Packer, clear_around, padded, zeros
 from prosmin.data.sources import open_source
-from prosmin.data.stream import MemoryFeed, StreamFeed, _zeros, clear_around, open_feed, padded
+from prosmin.data.stream import Feed, Stream, open_feed, picture_batches
+from prosmin.data.unreadable import CheckedSource
 from prosmin.errors import ProsminError
 
 N = 24
@@ -50,15 +52,15 @@ def damaged(folder, tmp_path):
     return tmp_path
 
 
-def streamed(spec, **options) -> StreamFeed:
+def streamed(spec, **options) -> Feed:
     feed = open_feed(spec, device="cpu", memory_limit=1, **options)
-    assert isinstance(feed, StreamFeed)
+    assert feed.streamed
     return feed
 
 
-def whole(spec, **options) -> MemoryFeed:
+def whole(spec, **options) -> Feed:
     feed = open_feed(spec, device="cpu", **options)
-    assert isinstance(feed, MemoryFeed)
+    assert not feed.streamed
     return feed
 
 
@@ -67,7 +69,7 @@ def orders(seed: int = 0, steps: int = 7, batch: int = 5) -> list[torch.Tensor]:
     return [torch.randint(0, N, (batch,), generator=generator) for _ in range(steps)]
 
 
-def leftovers() -> list[str]:
+def running_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("prosmin-")]
 
 
@@ -81,7 +83,7 @@ def assert_same(one, other) -> None:
             assert image[:, :, width:].sum() == 0
 
 
-def test_whole_and_streamed_give_the_pictures_asked_for(folder):
+def test_memory_and_stream_give_the_images_asked_for(folder):
     spec = f"folder:{folder}"
     pictures = load_pictures(spec)
     memory, stream = whole(spec), streamed(spec)
@@ -95,7 +97,7 @@ def test_whole_and_streamed_give_the_pictures_asked_for(folder):
         assert_same(one, other)
         assert other.images.dtype == torch.uint8
         assert other.images.is_contiguous()
-    assert leftovers() == []
+    assert running_threads() == []
 
 
 def test_streaming_twice_is_bit_identical(folder):
@@ -112,7 +114,7 @@ def test_batches_of_any_length_and_none(folder):
     assert list(whole(f"folder:{folder}").batches([])) == []
 
 
-def test_unreadable_pictures_are_replaced_by_the_next(damaged):
+def test_unreadable_images_are_replaced_by_the_next(damaged):
     spec = f"folder:{damaged}"
     memory, stream = whole(spec, max_bad=0.2), streamed(spec, max_bad=0.2)
     asked = [torch.tensor([2, 3, 4, 5]), torch.tensor([22, 23, 0]), torch.tensor([4, 4])]
@@ -125,26 +127,39 @@ def test_unreadable_pictures_are_replaced_by_the_next(damaged):
     assert memory.bad == stream.bad
 
 
-def test_only_pictures_that_were_met_are_counted(damaged):
+def test_only_images_that_were_read_are_counted(damaged):
     stream = streamed(f"folder:{damaged}", max_bad=0.2)
     list(stream.batches([torch.tensor([0, 1, 2])]))
     assert stream.bad == []
     list(stream.batches([torch.tensor([3])]))
-    assert len(stream.bad) == 2  # 3, and 4 that was to replace it
+    assert len(stream.bad) == 2  # 3, and 4 that should have replaced it
 
 
-def test_too_many_unreadable_pictures_stop_the_run(damaged):
+@pytest.mark.parametrize("overlap", [True, False])
+def test_without_replacement_unreadable_images_are_blank_or_left_out(damaged, overlap):
+    source = CheckedSource(open_source(f"folder:{damaged}"))
+    stream = Stream(source, device=torch.device("cpu"), replace=False, overlap=overlap)
+    (batch,) = stream.batches([torch.tensor([2, 3, 23])])
+    assert batch.index.tolist() == [2, 3, 23]
+    assert source.readable(batch.index).tolist() == [True, False, False]
+    assert batch.sizes[1].tolist() == [1, 1]
+    assert not batch.images[1].any()
+    batches = picture_batches(open_source(f"folder:{damaged}"), size=2, device=torch.device("cpu"), max_bad=0.2)
+    assert torch.cat([batch.index for batch in batches]).tolist() == [i for i in range(N) if i not in (3, 4, 23)]
+
+
+def test_too_many_unreadable_images_stop_the_run(damaged):
     stream = streamed(f"folder:{damaged}", max_bad=2 / N)
     assert len(list(stream.batches([torch.tensor([3, 5])]))) == 1  # two are allowed
     with pytest.raises(ProsminError, match=r"(?s)3 of 24 .*--data\.max_bad SHARE.*03\.png.*04\.jpg.*23\.png"):
         list(stream.batches([torch.arange(N)]))
-    with pytest.raises(ProsminError, match=r"or allow more with --data\.max_bad SHARE"):
+    with pytest.raises(ProsminError, match=r"--data\.max_bad SHARE"):
         open_feed(f"folder:{damaged}", device="cpu", max_bad=0.01)
-    assert leftovers() == []
+    assert running_threads() == []
 
 
 class Slow:
-    """A source whose images take their time, or fail in a way nobody foresaw."""
+    """A source whose images take time to read, or raise an unexpected error."""
 
     spec, labels, classes = "slow", None, ()
 
@@ -165,17 +180,18 @@ class Slow:
         return torch.full((3, 4, 4), i, dtype=torch.uint8)
 
 
-def stream_of(source: Slow) -> StreamFeed:
-    return StreamFeed(source, device=torch.device("cpu"), max_bad=1.0)
+def stream_of(source: Slow, **options) -> Stream:
+    return Stream(CheckedSource(source), device=torch.device("cpu"), **options)
 
 
-def test_errors_of_workers_reach_the_caller():
-    batches = stream_of(Slow(fails=True)).batches([torch.tensor([i]) for i in range(N)])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_errors_of_workers_reach_the_caller(overlap):
+    batches = stream_of(Slow(fails=True), overlap=overlap).batches([torch.tensor([i]) for i in range(N)])
     seen = []
     with pytest.raises(RuntimeError, match="unforeseen"):
         seen.extend(batch.index.item() for batch in batches)
     assert seen == list(range(9))
-    assert leftovers() == []
+    assert running_threads() == []
 
 
 def test_errors_of_the_orders_reach_the_caller():
@@ -185,7 +201,7 @@ def test_errors_of_the_orders_reach_the_caller():
 
     with pytest.raises(ValueError, match="no more"):
         list(stream_of(Slow()).batches(broken()))
-    assert leftovers() == []
+    assert running_threads() == []
 
 
 def test_a_caller_that_stops_early_leaves_nothing_running():
@@ -193,8 +209,8 @@ def test_a_caller_that_stops_early_leaves_nothing_running():
     batches = stream_of(source).batches([torch.arange(N)] * 50)
     next(batches)
     batches.close()
-    assert leftovers() == []
-    # Of 1,200 images only those of the batches ahead were begun.
+    assert running_threads() == []
+    # Of 1,200 images only those of the batches ahead were read.
     assert source.reads <= (1 + module.AHEAD) * N
 
 
@@ -206,7 +222,7 @@ def test_the_next_batches_are_ready():
     while source.reads < module.AHEAD * N and time.monotonic() < deadline:
         time.sleep(0.01)  # nobody asks for a batch
     assert source.reads == module.AHEAD * N
-    assert module.AHEAD >= 3  # the one in hand and two more
+    assert module.AHEAD >= 3  # the one in use and two more
     batches.close()
 
 
@@ -262,18 +278,18 @@ for step, batch in enumerate(feed.batches([torch.arange({N})] * 100_000)):
         ([[512, 768]], (512, 768)),
     ],
 )
-def test_few_shapes_of_large_batches(sizes, expected):
+def test_large_batches_have_few_shapes(sizes, expected):
     assert padded(torch.tensor(sizes)) == expected
 
 
-def test_pages_of_an_earlier_size_are_used_and_outgrown(damaged, monkeypatch):
-    """As on a GPU: the sides never shrink, an image that does not fit is laid on larger pages later."""
+def test_pages_that_never_shrink(damaged, monkeypatch):
+    """As on a GPU: an image that does not fit is moved to larger pages."""
 
-    def grown(feed, size):
-        feed._canvas = tuple(map(max, size, feed._canvas))
-        return feed._canvas
+    def grow(packer, side):
+        packer._side = tuple(map(max, side, packer._side))
+        return packer._side
 
-    monkeypatch.setattr(StreamFeed, "_grown", grown)
+    monkeypatch.setattr(Packer, "_next_side", grow)
     asked = orders(steps=12, batch=3)
     stream = streamed(f"folder:{damaged}", max_bad=0.2)
     sides = []
@@ -281,12 +297,12 @@ def test_pages_of_an_earlier_size_are_used_and_outgrown(damaged, monkeypatch):
         assert_same(one, other)
         sides.append(other.images.shape[2:])
     assert len(set(sides)) > 1
-    assert sides[-1] == sides[-2] == stream._canvas
+    assert sides[-1] == sides[-2] == max(sides)
 
 
-def test_streamed_pictures_lie_in_zeros(damaged):
-    """Batch after batch, whether they fitted where the last ones lay or not."""
-    stream = StreamFeed(open_source(f"folder:{damaged}"), device=torch.device("cpu"), max_bad=0.2)
+def test_images_are_padded_with_zeros(damaged):
+    """In every batch, whether its images fit the pages of the last one or not."""
+    stream = streamed(f"folder:{damaged}", max_bad=0.2)
     orders = [torch.arange(start, start + 3) % len(stream) for start in (0, 1, 2, 0, 0)]
     for batch in stream.batches(orders):
         for image, (height, width) in zip(batch.images, batch.sizes.tolist(), strict=True):
@@ -297,10 +313,10 @@ def test_streamed_pictures_lie_in_zeros(damaged):
 
 def test_memory_of_a_batch_is_zero_and_may_be_empty():
     for size in (0, 1, 5 << 20):
-        found = _zeros(size)
+        found = zeros(size)
         assert found.shape == (size,)
         assert not found.any()
-        found.fill_(7)  # it may be written
+        found.fill_(7)  # it is writable
 
 
 def test_empty_source(tmp_path):
@@ -320,7 +336,7 @@ def test_streaming_to_a_gpu_gives_what_the_cpu_has(damaged, nvjpeg):
         assert other.images.is_cuda
         assert other.sizes.is_cuda
         images, sizes = other.images.cpu(), other.sizes.cpu()
-        if nvjpeg:  # another decoder, and reduced by another filter: the same but for a few grey levels
+        if nvjpeg:  # another decoder and another filter: equal to a few grey levels
             assert torch.equal(one.index, other.index)
             for a, b, (height, width) in zip(one.images, images, one.sizes.tolist(), strict=True):
                 difference = a[:, :height, :width].float() - b[:, :height, :width].float()
@@ -343,7 +359,7 @@ def test_bytes_and_tensors_may_mix():
     assert batch.images[:, 0, 0, 0].tolist() == list(range(N))
 
 
-def test_what_lies_around_a_picture_is_cleared():
+def test_clear_around():
     images = torch.full((3, 3, 4, 6), 7, dtype=torch.uint8)
     sizes = torch.tensor([[4, 6], [2, 6], [3, 1]])
     cleared = clear_around(images.clone(), sizes)

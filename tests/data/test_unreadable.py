@@ -9,7 +9,8 @@ from numbered_images import encoded, reds, write
 from prosmin.data.image_sets import load_pictures, open_pictures
 from prosmin.data.sources import open_source
 from prosmin.data.sources.folder import read_file
-from prosmin.data.stream import StreamFeed, open_feed
+from prosmin.data.stream import Stream, open_feed
+from prosmin.data.unreadable import CheckedSource
 from prosmin.errors import ProsminError
 
 
@@ -45,8 +46,9 @@ def test_only_commands_with_an_option_for_it_name_it(tmp_path):
     spec = f"folder:{tmp_path}"
     with pytest.raises(ProsminError) as evaluating:
         open_pictures(spec)
+    stream = Stream(CheckedSource(open_source(spec), 0.01), device=torch.device("cpu"))
     with pytest.raises(ProsminError) as streaming:
-        list(StreamFeed(open_source(spec), device=torch.device("cpu"), max_bad=0.01).batches([torch.arange(10)]))
+        list(stream.batches([torch.arange(10)]))
     for caught in (evaluating, streaming):
         assert "0.01" in str(caught.value)
         assert "--" not in str(caught.value)

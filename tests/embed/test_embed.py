@@ -26,9 +26,9 @@ from coloured import coloured
 from prosmin.cli import main
 from prosmin.cuda_graph import Recorded
 from prosmin.data.image_sets import load_pictures
-from prosmin.data.inputs import picture_batches
 from prosmin.data.sources import files_marks, open_source
-from prosmin.data.unreadable import Noting
+from prosmin.data.stream import Stream, picture_batches
+from prosmin.data.unreadable import CheckedSource
 from prosmin.embed import embed, parts, reference, run, stream
 from prosmin.embed import rows as columns
 from prosmin.embed import rows as joining
@@ -228,7 +228,6 @@ class TestDecoding:
             out = tmp_path / f"{cores}.parquet"
             request = Request(data=f"folder:{folder}", out=out, reference="none", views=2, batch=20, max_bad=0.1)
             files.append(embed(encoder, request).read_bytes())
-            monkeypatch.setattr(decoding, "StreamFeed", None)
         assert files[0] == files[1]
         assert [line[:7] for line in told(out)["unreadable"]] == ["005.png", "100.png", "120.png"]
 
@@ -245,7 +244,8 @@ class TestDecoding:
                 return self.inner.read(i)
 
         watched = Watched(open_source(specs[0]))
-        with closing(decoding.decoded_between(Noting(watched), torch.arange(40).split(10))) as batches:
+        stream = Stream(CheckedSource(watched), device=torch.device("cpu"), replace=False, overlap=False)
+        with closing(stream.batches(torch.arange(40).split(10))) as batches:
             batch = next(batches)
             assert torch.equal(batch.images, coloured(400, seed=1).images[:10])
             wait_for(lambda: len(watched.numbers) >= 20)
@@ -407,7 +407,7 @@ class TestFlags:
         monkeypatch.chdir(tmp_path)
 
         def own(data, given):
-            source, belonging = Noting(open_source(data)), Noting(open_source(given))
+            source, belonging = CheckedSource(open_source(data)), CheckedSource(open_source(given))
             groups, found = own_groups(source, belonging, torch.arange(len(belonging)))
             assert groups.tolist() == list(range(len(belonging)))
             return found.tolist()
@@ -418,8 +418,8 @@ class TestFlags:
         assert own("folder:set/b", "folder:set/a") == [-1]  # x.png is another x.png
 
     def test_overlapping_patches_of_a_photograph_are_one_picture(self):
-        train, test = (Noting(open_source(spec)) for spec in ("photos@train", "photos@test"))
-        groups, own = own_groups(Noting(open_source("photos")), train, torch.arange(len(train)))
+        train, test = (CheckedSource(open_source(spec)) for spec in ("photos@train", "photos@test"))
+        groups, own = own_groups(CheckedSource(open_source("photos")), train, torch.arange(len(train)))
         assert torch.equal(groups, own)
         assert len(groups.unique()) < len(groups)
         assert bool((own_groups(test, train, torch.arange(len(train)))[1] == -1).all())
@@ -610,7 +610,7 @@ def test_a_label_that_stands_for_none_has_no_name():
 def test_a_picture_is_its_own_however_its_path_is_written(tmp_path, monkeypatch):
     spec = write_pictures(tmp_path / "own.parquet", 12, seed=1)
     monkeypatch.chdir(tmp_path)
-    own, same = (Noting(open_source(name)) for name in (spec, "parquet:own.parquet"))
+    own, same = (CheckedSource(open_source(name)) for name in (spec, "parquet:own.parquet"))
     groups, found = own_groups(same, own, torch.arange(12))
     assert torch.equal(groups, found)
 

@@ -633,7 +633,7 @@ class TestWrongTurns:
         (tmp_path / "few/11.png").write_bytes(b"broken")
         assert main(["evaluate", str(copy), "--protocols", "uncertainty", "--data", f"folder:{tmp_path}/few"]) == 0
         said = capsys.readouterr()
-        told = f"left out of folder:{tmp_path}/few, since unreadable: 1\n  11.png: not an image in any known format\n"
+        told = f"unreadable images left out of folder:{tmp_path}/few: 1\n  11.png: not an image in any known format\n"
         assert said.err.count(told) == 1
         assert said.out.endswith(f"results: {copy}/results; one page of them: prosmin report {copy}\n")
 

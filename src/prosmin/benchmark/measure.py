@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from prosmin.benchmark.trainer import Trainer, random_orders
 from prosmin.config import METHOD_TITLES, Config, fingerprint
 from prosmin.data.sources import Source
-from prosmin.data.stream import AHEAD, MORE_BAD, Feed, StreamFeed
+from prosmin.data.stream import AHEAD, MAX_BAD_OPTION, Feed, Stream
+from prosmin.data.unreadable import CheckedSource
 from prosmin.data.views import GLOBAL_VIEWS
 
 MOST_CALLS = 50
@@ -122,14 +123,14 @@ def measure_recipe(trainer: Trainer, source: Source, feed: Feed) -> dict[str, An
         "batch_size": batch,
         "precision": config.compute.precision,
         "compiled": config.compute.compile,
-        "pictures": "decoded while they are used" if isinstance(feed, StreamFeed) else "on the device whole",
+        "pictures": "decoded while they are used" if feed.streamed else "on the device whole",
         "parameters": count_parameters(trainer.method),
         "parts": parts,
         "peak_memory_gib": round(torch.cuda.max_memory_allocated(trainer.device) / 2**30, 2) if on_gpu else None,
         "devices": 1,
         "hours": round(EPOCHS * IMAGENET / rate / 3600, 1),
         "views_share": round(parts["views"]["ms"] / (parts["views"]["ms"] + parts["step"]["ms"]), 4),
-        "bound": what_bounds(parts, streamed=isinstance(feed, StreamFeed)),
+        "bound": what_bounds(parts, streamed=feed.streamed),
     }
 
 
@@ -137,18 +138,17 @@ def time_decoding(source: Source, config: Config, device: torch.device) -> dict[
     """Reading and decoding only, as a stream does it; None for images that are stored decoded."""
     if isinstance(source.read(0), Tensor):
         return None
-    stream = StreamFeed(
-        source, device=device, max_bad=config.data.max_bad, nvjpeg=config.compute.nvjpeg, option=MORE_BAD
-    )
+    checked = CheckedSource(source, config.data.max_bad, MAX_BAD_OPTION)
+    stream = Stream(checked, device=device, nvjpeg=config.compute.nvjpeg)
     batch = config.training.batch_size
-    with closing(stream.batches(random_orders(len(source), batch=batch))) as batches:  # type: ignore[type-var]
+    with closing(stream.batches(random_orders(len(source), batch=batch))) as batches:
         return measure(lambda: next(batches), device, warmup=AHEAD + 1).row(batch)
 
 
 def time_training(trainer: Trainer, feed: Feed) -> dict[str, Any]:
     """Views only, step only, and both with the images read; peak memory is that of the last."""
     batch, device = trainer.config.training.batch_size, trainer.device
-    with closing(feed.batches(random_orders(len(feed), batch=batch))) as batches:  # type: ignore[type-var]
+    with closing(feed.batches(random_orders(len(feed), batch=batch))) as batches:
         pieces = trainer.pieces(next(batches))
 
         def make_views() -> None:

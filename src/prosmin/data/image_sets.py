@@ -1,9 +1,8 @@
-"""Sets of images for evaluation: decoded in memory, or streamed from disk where they do not fit."""
+"""Sets of images for evaluation: decoded in memory, or streamed from disk if they do not fit."""
 
 import dataclasses
 import hashlib
 import os
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,18 +12,25 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from prosmin.data.decode import PictureError, bounded, decode_bounded
+from prosmin.data.decode import PictureError
 from prosmin.data.sources import Source, open_source
+from prosmin.data.unreadable import CheckedSource, read_picture, report_left_out
 from prosmin.errors import ProsminError
 from prosmin.machine import main_memory
 
 CHUNK = 64
-"""Images a worker takes at once: tiny ones are decoded faster than a task is handed over."""
+"""Images per task of a worker: small ones are decoded faster than a task is handed over."""
+
+MAX_BAD = 0.01
+"""The share of a set that may be unreadable and is left out, unless a run's configuration says otherwise."""
+
+HASHED = 8192
+"""Images that are hashed at a time: a task for each of a million images would fill the memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """N images; what lies below and right of an image's own size is zero."""
+    """N decoded images, padded with zeros below and on the right."""
 
     images: Tensor  # (N, 3, H, W) uint8
     sizes: Tensor  # (N, 2) int64: height, width
@@ -55,7 +61,7 @@ class Pictures:
         return dataclasses.replace(self, images=self.images.to(device), sizes=self.sizes.to(device), labels=labels)
 
     def content_hash(self) -> str:
-        """32 hexadecimal digits that follow from the pixels and sizes alone."""
+        """32 hexadecimal digits that depend only on pixels and sizes."""
         digest = hashlib.blake2b(digest_size=16)
         digest.update(str(tuple(self.images.shape)).encode())
         for tensor in (self.sizes, self.images):
@@ -63,151 +69,9 @@ class Pictures:
         return digest.hexdigest()
 
 
-class TooLargeError(Exception):
-    """The decoded set would take more than the limit; `needed` bytes at least."""
-
-    def __init__(self, needed: int) -> None:
-        super().__init__(f"{needed} bytes")
-        self.needed = needed
-
-
-def load_pictures(spec: str, *, max_bad: float = 0.01) -> Pictures:
-    """Every image of a source, decoded by all cores; unreadable ones are left out and named."""
-    source = open_source(spec)
-    try:
-        return load_source(source, max_bad=max_bad, limit=main_memory() // 3)[0]
-    except TooLargeError as error:
-        raise ProsminError(
-            f"The images of {spec} would take {error.needed / 2**30:.0f} GiB decoded, more than a third "
-            "of the memory this process may use. Name fewer of them, for example a subfolder."
-        ) from None
-
-
-def load_source(source: Source, *, max_bad: float, limit: int, option: str = "") -> tuple[Pictures, Tensor]:
-    """The decoded images and their places in the source (N,). Raises TooLargeError above `limit` bytes.
-
-    `option` is where the user allows more unreadable ones than `max_bad`, if there is such a place.
-    """
-    check_not_empty(source)
-    kept: list[int] = []
-    pictures: list[Tensor] = []
-    bad: list[str] = []
-    height = width = 0
-    for i, picture in enumerate(_decode_all(source)):
-        if isinstance(picture, PictureError):
-            bad.append(f"{source.key(i)}: {picture}")
-            check_readable(bad, total=len(source), max_bad=max_bad, spec=source.spec, option=option)
-            continue
-        height, width = max(height, picture.shape[1]), max(width, picture.shape[2])
-        if (needed := len(source) * 3 * height * width) > limit:
-            raise TooLargeError(needed)
-        kept.append(i)
-        pictures.append(picture)
-    images, sizes = pack(pictures)
-    places = torch.tensor(kept)
-    loaded = Pictures(
-        images=images,
-        sizes=sizes,
-        labels=None if source.labels is None else source.labels[places],
-        classes=source.classes,
-        keys=tuple(source.key(i) for i in kept),
-        spec=source.spec,
-        bad=tuple(bad),
-    )
-    return loaded, places
-
-
-def read_picture(source: Source, i: int) -> Tensor:
-    """Image i of a source, decoded and of bounded size: uint8 (3, H, W). Raises PictureError."""
-    try:
-        data = source.read(i)
-    except OSError as error:
-        raise PictureError(error.strerror or str(error)) from None
-    return bounded(data) if isinstance(data, Tensor) else decode_bounded(data)
-
-
-def pack(pictures: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Images (3, h, w) of any sizes as one tensor (N, 3, H, W) with zeros around, and the sizes (N, 2)."""
-    sizes = torch.tensor([tuple(p.shape[1:]) for p in pictures])
-    height, width = sizes.amax(0).tolist()
-    if bool((sizes == sizes[0]).all()):
-        return torch.stack(pictures), sizes
-    images = torch.zeros(len(pictures), 3, height, width, dtype=torch.uint8)
-    for image, picture in zip(images, pictures, strict=True):
-        image[:, : picture.shape[1], : picture.shape[2]] = picture
-    return images, sizes
-
-
-def check_not_empty(source: Source) -> None:
-    """An error for a source without images."""
-    if len(source) == 0:
-        raise ProsminError(f"There are no images in {source.spec}.")
-
-
-def tell_left_out(spec: str, unreadable: Sequence[str]) -> None:
-    """Name the unreadable images that were left out, on stderr."""
-    if unreadable:
-        print(f"left out of {spec}, since unreadable: {len(unreadable)}{_listed(unreadable)}", file=sys.stderr)
-
-
-def _listed(lines: Sequence[str]) -> str:
-    """At most twenty of them, one below the other."""
-    return "".join(f"\n  {line}" for line in lines[:20]) + ("\n  ..." if len(lines) > 20 else "")
-
-
-def check_readable(unreadable: list[str], *, total: int, max_bad: float, spec: str, option: str = "") -> None:
-    """An error with the list as soon as more than `max_bad` of all images, or every one, are unreadable.
-
-    `option` is where the user allows more, if there is such a place.
-    """
-    if unreadable and (len(unreadable) > max_bad * total or len(unreadable) == total):
-        allow = f", or allow more with {option}" if option and len(unreadable) < total else ""
-        raise ProsminError(
-            f"At least {len(unreadable)} of {total} images in {spec} cannot be read; "
-            f"a share of {max_bad:g} is allowed. Mend or remove them{allow}:{_listed(unreadable)}"
-        )
-
-
-def worker_count() -> int:
-    """Threads that decode: the cores this process may use, shared with the processes beside it."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    beside = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(2, cores // (int(beside) if beside.isdigit() and int(beside) else 1))
-
-
-def _decode_all(source: Source) -> Iterator[Tensor | PictureError]:
-    """Every image in order, decoded by all cores."""
-    stop = threading.Event()
-
-    def work(start: int) -> list[Tensor | PictureError]:
-        results: list[Tensor | PictureError] = []
-        for i in range(start, min(start + CHUNK, len(source))):
-            if stop.is_set():
-                break
-            try:
-                results.append(read_picture(source, i))
-            except PictureError as reason:
-                results.append(reason)
-        return results
-
-    pool = ThreadPoolExecutor(max_workers=worker_count(), thread_name_prefix="prosmin-decode")
-    try:
-        for results in pool.map(work, range(0, len(source), CHUNK)):
-            yield from results
-    finally:
-        stop.set()
-        pool.shutdown(cancel_futures=True)
-
-
-MAX_BAD = 0.01
-"""The share of a set that may be unreadable, unless a run was told otherwise; it is left out."""
-HASHED = 8192
-"""Images whose hashes are under way at a time."""
-
-
 @dataclass(frozen=True)
 class Streamed:
-    """N images of one or more sources, read when they are asked for: a source itself."""
+    """N images of one or more sources, read when they are used. It is a source itself."""
 
     sources: tuple[Source, ...]
     places: Tensor  # (N, 2) int64: which source, and the image's number there
@@ -230,7 +94,7 @@ class Streamed:
 
     @cached_property
     def labels(self) -> Tensor | None:
-        """(N,) int64; None where a source has none."""
+        """(N,) int64; None if a source has none."""
         labels = self.places.new_empty(len(self))
         for which, source in enumerate(self.sources):
             if source.labels is None:
@@ -249,15 +113,15 @@ class Streamed:
         return dataclasses.replace(self, places=self.places[indices.cpu()])
 
     def content_hash(self) -> str:
-        """32 hexadecimal digits that follow from the images' bytes alone, which are read for it, by all cores."""
+        """32 hexadecimal digits that depend only on the images' bytes, which are all read."""
         digest = hashlib.blake2b(digest_size=16)
         with ThreadPoolExecutor(worker_count(), thread_name_prefix="prosmin-hash") as pool:
-            for start in range(0, len(self), HASHED):  # a task for each of a million images would fill the memory
-                for own in pool.map(self._picture_hash, range(start, min(start + HASHED, len(self)))):
-                    digest.update(own)
+            for start in range(0, len(self), HASHED):
+                for part in pool.map(self._image_hash, range(start, min(start + HASHED, len(self)))):
+                    digest.update(part)
         return digest.hexdigest()
 
-    def _picture_hash(self, i: int) -> bytes:
+    def _image_hash(self, i: int) -> bytes:
         try:
             data = self.read(i)
         except OSError:
@@ -269,29 +133,126 @@ class Streamed:
         return digest.digest()
 
 
-def tell_unread(pictures: Streamed, readable: Tensor) -> None:
-    """Name those that turned out unreadable, on stderr: all but the ones with these numbers."""
-    missing = set(range(len(pictures))) - set(readable.tolist())
-    tell_left_out(pictures.spec, [pictures.key(i) for i in sorted(missing)])
-
-
 PictureSet = Pictures | Streamed
 
 
-def open_pictures(spec: str, *, limit: int | None = None, max_bad: float = MAX_BAD) -> PictureSet:
-    """The images of a SPEC: decoded, where that takes at most `limit` bytes (a third of main memory), else streamed.
+class TooLargeError(Exception):
+    """The decoded set would take more than the limit; `needed` bytes at least."""
 
-    Of decoded ones the unreadable are left out; which they are among streamed ones shows when they are read.
-    """
+    def __init__(self, needed: int) -> None:
+        super().__init__(f"{needed} bytes")
+        self.needed = needed
+
+
+def load_pictures(spec: str, *, max_bad: float = MAX_BAD) -> Pictures:
+    """Every image of a source, decoded by all cores; unreadable ones are left out and recorded."""
+    source = CheckedSource(open_source(spec), max_bad)
+    try:
+        return load_source(source, limit=memory_limit())[0]
+    except TooLargeError as error:
+        raise _too_large(source, f"{error.needed / 2**30:.0f} GiB") from None
+
+
+def open_pictures(spec: str, *, limit: int | None = None, max_bad: float = MAX_BAD) -> PictureSet:
+    """The images of a SPEC: decoded if that takes at most `limit` bytes (a third of main memory), else streamed."""
     source = open_source(spec)
     try:
-        return load_source(source, max_bad=max_bad, limit=memory_limit() if limit is None else limit)[0]
+        return load_source(CheckedSource(source, max_bad), limit=memory_limit() if limit is None else limit)[0]
     except TooLargeError:
         return streamed([source], max_bad=max_bad)
 
 
+def where_it_fits(pictures: PictureSet) -> PictureSet:
+    """The set decoded if it fits into memory, for images that are used many times."""
+    if isinstance(pictures, Pictures):
+        return pictures
+    try:
+        return load_source(CheckedSource(pictures, pictures.max_bad), limit=memory_limit())[0]
+    except TooLargeError:
+        return pictures
+
+
+def in_memory(pictures: PictureSet) -> Pictures:
+    """The set decoded, for the few images that a protocol shows one by one."""
+    found = where_it_fits(pictures)
+    if isinstance(found, Pictures):
+        return found
+    raise _too_large(pictures, "more")
+
+
+def _too_large(images: PictureSet | CheckedSource, needed: str) -> ProsminError:
+    return ProsminError(
+        f"The {len(images)} images of {images.spec} would take {needed} decoded; allowed: a third of the memory that "
+        "this process may use. Give smaller images, or fewer of them, for example a subfolder."
+    )
+
+
+def load_source(source: CheckedSource, *, limit: int) -> tuple[Pictures, Tensor]:
+    """The decoded images and their numbers in the source (N,). Raises TooLargeError above `limit` bytes."""
+    check_not_empty(source)
+    kept: list[int] = []
+    pictures: list[Tensor] = []
+    height = width = 0
+    for i, picture in enumerate(_decode_all(source)):
+        if isinstance(picture, PictureError):
+            source.record(i, picture)  # in order, not by the workers, which are ahead
+            continue
+        height, width = max(height, picture.shape[1]), max(width, picture.shape[2])
+        if (needed := len(source) * 3 * height * width) > limit:
+            raise TooLargeError(needed)
+        kept.append(i)
+        pictures.append(picture)
+    images, sizes = pack(pictures)
+    numbers = torch.tensor(kept)
+    loaded = Pictures(
+        images=images,
+        sizes=sizes,
+        labels=None if source.labels is None else source.labels[numbers],
+        classes=source.classes,
+        keys=tuple(source.key(i) for i in kept),
+        spec=source.spec,
+        bad=tuple(source.lines()),
+    )
+    return loaded, numbers
+
+
+def _decode_all(source: Source) -> Iterator[Tensor | PictureError]:
+    """Every image in order, decoded by all cores, or the reason why it cannot be read."""
+    stop = threading.Event()
+
+    def attempt(i: int) -> Tensor | PictureError:
+        try:
+            return read_picture(source, i)
+        except PictureError as reason:
+            return reason
+
+    def work(start: int) -> list[Tensor | PictureError]:
+        numbers = range(start, min(start + CHUNK, len(source)))
+        return [attempt(i) for i in numbers if not stop.is_set()]
+
+    pool = ThreadPoolExecutor(max_workers=worker_count(), thread_name_prefix="prosmin-decode")
+    try:
+        for results in pool.map(work, range(0, len(source), CHUNK)):
+            yield from results
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def pack(pictures: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Images (3, h, w) of any sizes as one tensor (N, 3, H, W) with zeros around, and the sizes (N, 2)."""
+    sizes = torch.tensor([tuple(p.shape[1:]) for p in pictures])
+    height, width = sizes.amax(0).tolist()
+    if bool((sizes == sizes[0]).all()):
+        return torch.stack(pictures), sizes
+    images = torch.zeros(len(pictures), 3, height, width, dtype=torch.uint8)
+    for image, picture in zip(images, pictures, strict=True):
+        image[:, : picture.shape[1], : picture.shape[2]] = picture
+    return images, sizes
+
+
 def streamed(sources: Sequence[Source], *, max_bad: float = MAX_BAD) -> Streamed:
-    """All images of sources that count the same classes, one source after the other."""
+    """All images of sources with the same classes, one source after the other."""
     for source in sources:
         check_not_empty(source)
     places = [
@@ -300,32 +261,6 @@ def streamed(sources: Sequence[Source], *, max_bad: float = MAX_BAD) -> Streamed
     ]
     spec = " + ".join(source.spec for source in sources)
     return Streamed(tuple(sources), torch.cat(places), sources[0].classes, spec, max_bad)
-
-
-def where_it_fits(pictures: PictureSet) -> PictureSet:
-    """The set decoded if it fits into memory, for what is read many times."""
-    if isinstance(pictures, Pictures):
-        return pictures
-    try:
-        return load_source(pictures, max_bad=pictures.max_bad, limit=memory_limit())[0]
-    except TooLargeError:
-        return pictures
-
-
-def in_memory(pictures: PictureSet) -> Pictures:
-    """The set decoded, for the few images that a protocol looks at one by one."""
-    found = where_it_fits(pictures)
-    if isinstance(found, Pictures):
-        return found
-    raise ProsminError(
-        f"{len(pictures)} images of {pictures.spec} would take more than a third of the memory of this machine "
-        "decoded. Name smaller images, or fewer of them, for example a subfolder."
-    )
-
-
-def allowed_bad(pictures: PictureSet) -> float:
-    """The share of a set that may still turn out to be unreadable: of a decoded one, none."""
-    return pictures.max_bad if isinstance(pictures, Streamed) else 0.0
 
 
 def joined(parts: Sequence[Pictures]) -> Pictures:
@@ -348,6 +283,30 @@ def joined(parts: Sequence[Pictures]) -> Pictures:
     )
 
 
+def report_unread(pictures: Streamed, readable: Tensor) -> None:
+    """Name the images that could not be read, on stderr: all but those with these numbers."""
+    missing = set(range(len(pictures))) - set(readable.tolist())
+    report_left_out(pictures.spec, [pictures.key(i) for i in sorted(missing)])
+
+
+def allowed_bad(pictures: PictureSet) -> float:
+    """The share of a set that may turn out to be unreadable; none of a decoded one."""
+    return pictures.max_bad if isinstance(pictures, Streamed) else 0.0
+
+
+def check_not_empty(images: Pictures | Source) -> None:
+    """Raise for a source without images."""
+    if len(images) == 0:
+        raise ProsminError(f"There are no images in {images.spec}.")
+
+
 def memory_limit() -> int:
     """Bytes that decoded images may take: packing needs them twice for a moment."""
     return main_memory() // 3
+
+
+def worker_count() -> int:
+    """Threads that decode: the cores this process may use, divided among the processes of this machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    beside = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(2, cores // (int(beside) if beside.isdigit() and int(beside) else 1))

@@ -2,11 +2,10 @@
 
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from prosmin.data.decode import MAX_LONGER, MAX_SHORTER, PictureError, from_pillow
-from prosmin.data.image_sets import Pictures, check_readable
+from prosmin.data.image_sets import Pictures
 from prosmin.data.sources import FORMS, Source, open_source, parse
-from prosmin.data.stream import Batch, StreamFeed
-from prosmin.data.unreadable import Noting
 from prosmin.errors import MissingFileError, ProsminError, UsageError
 
 Encoded = bytes | bytearray | memoryview
@@ -105,39 +102,6 @@ def open_images(images: Images) -> Pictures | Source:
     if not items:
         raise ProsminError("The list of images is empty; allowed: 1 image or more.")
     return Handful(items)
-
-
-def picture_batches(
-    given: Pictures | Source, *, size: int, device: torch.device, max_bad: float = 0.0
-) -> Iterator[Batch]:
-    """All images in their order, `size` at a time, on the device.
-
-    An unreadable one is an error, since every row is wanted; with `max_bad` up to that share is left out.
-    """
-    if len(given) == 0:
-        raise ProsminError(f"There are no images in {given.spec}.")
-    if isinstance(given, Pictures):
-        for start in range(0, len(given), size):
-            chunk = slice(start, start + size)
-            images, sizes = given.images[chunk].to(device), given.sizes[chunk].to(device)
-            yield Batch(images, sizes, torch.arange(start, start + len(images)))
-        return
-    source = Noting(given)
-    feed = StreamFeed(source, device=device, max_bad=1.0)
-    orders = torch.arange(len(source)).split(size)
-    with closing(cast(Generator[Batch, None, None], feed.batches(orders))) as batches:  # its threads end with it
-        for batch in batches:
-            good = source.readable(batch.index)
-            if not bool(good.all()):
-                if not max_bad:
-                    first = int(batch.index[~good][0])
-                    reason = source.unreadable[first]
-                    raise ProsminError(f"{source.key(first)} cannot be read: {reason}. Mend it or leave it out.")
-                check_readable(source.lines(), total=len(source), max_bad=max_bad, spec=source.spec)
-                here = good.to(device)
-                batch = Batch(batch.images[here], batch.sizes[here], batch.index[good])
-            if len(batch.index):
-                yield batch
 
 
 def _of_a_list(item: Any, what: str) -> Picture:

@@ -1,85 +1,73 @@
-"""Images for training, by number and always ready: whole on the device, or streamed.
+"""One stream of images for training, evaluation, encoder and embed: orders of image numbers in, batches out.
 
-A set whose decoded images fit under a limit is decoded once and lives on the device as one uint8 tensor.
-A larger one is read and decoded by threads (the decoders work outside Python's lock) into pinned, padded
-batches, some batches ahead of the one in use, and copied to the device beside the running computation. Both
-give the same images for the same order: an unreadable image is replaced by the next one that can be
-read.
+Decoded images are indexed (`memory_batches`). All others are read and decoded by threads, some batches ahead of
+the one in use, and copied to the device beside the running computation (`Stream`): the decoders work outside
+Python's lock. Both give the same images for the same order.
 """
 
-import contextlib
-import mmap
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from contextlib import closing
+from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from prosmin.data.decode import PictureError, bounded, decode_batch
-from prosmin.data.image_sets import (
-    Pictures,
-    TooLargeError,
-    check_not_empty,
-    check_readable,
-    load_source,
-    read_picture,
-    worker_count,
-)
+from prosmin.data.decode import PictureError, decode_batch
+from prosmin.data.image_sets import Pictures, TooLargeError, check_not_empty, load_source, worker_count
+from prosmin.data.packing import Batch, Packed, Packer, Placed
 from prosmin.data.sources import Source, open_source
-from prosmin.errors import ProsminError
+from prosmin.data.unreadable import CheckedSource
 from prosmin.machine import main_memory
 
 MEMORY_LIMIT = 2 << 30
-"""Bytes a decoded set may take to live on the device whole; CIFAR takes 0.15 GB."""
+"""Bytes that a decoded set may take to be kept on the device; CIFAR takes 0.15 GB."""
 
 AHEAD = 3
 """Batches that are decoded before they are asked for."""
 
 IN_FLIGHT = 2
-"""Batches that a GPU has in its queue, at most: without a limit the host runs ahead, and each takes other memory."""
+"""Batches in a GPU's queue, at most: without a limit the host runs ahead, and each batch takes more memory."""
 
 SWITCH = 5e-4
-"""Seconds after which a thread that waits for Python's lock is given it, while a GPU is fed."""
+"""Seconds after which a thread that waits for Python's lock gets it, while a GPU is fed."""
 
-STRIDE = 128
-"""Sides of streamed batches are multiples of it, so that compiled views meet few shapes."""
+MAX_BAD_OPTION = "--data.max_bad SHARE"
+"""How training allows more unreadable images."""
 
-MORE_BAD = "--data.max_bad SHARE"
-"""Where whoever trains allows more unreadable images."""
-
-
-class Batch(NamedTuple):
-    """b images on the device."""
-
-    images: Tensor  # (b, 3, H, W) uint8, zero below and right of each image
-    sizes: Tensor  # (b, 2) int64: height, width
-    index: Tensor  # type: ignore[assignment]  # (b,) int64 on the CPU: each image's own number
+Batches = Generator[Batch, None, None]
+Data = bytes | Tensor | None
+"""An image as its source stores it; None if it has not been read."""
 
 
-class Feed(Protocol):
-    """Images in any order."""
+@dataclass(frozen=True)
+class Feed:
+    """The images of a training set, by number."""
+
+    source: CheckedSource
+    batches: Callable[[Iterable[Tensor]], Batches]
+    """Orders (b,) int64 of image numbers -> one batch each. An unreadable image is replaced by the next readable."""
+    streamed: bool
 
     @property
     def bad(self) -> list[str]:
-        """ "key: reason" of each image found unreadable so far."""
+        """ "key: reason" of each unreadable image found so far."""
+        return self.source.lines()
 
     @property
     def labels(self) -> Tensor | None:
-        """(N,) int64 on the CPU, by image number; None where there are none."""
+        """(N,) int64 on the CPU, by image number; None without labels."""
+        return self.source.labels
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self.source)
 
     def key(self, i: int) -> str:
         """Path or name of image i."""
-
-    def batches(self, orders: Iterable[Tensor]) -> Iterator[Batch]:
-        """One batch for each order, an int64 tensor of image numbers."""
+        return self.source.key(i)
 
 
 def open_feed(
@@ -90,314 +78,203 @@ def open_feed(
     memory_limit: int = MEMORY_LIMIT,
     nvjpeg: bool = False,
 ) -> Feed:
-    """The images of a SPEC, on the device whole if they take at most `memory_limit` bytes, else streamed.
+    """The images of a SPEC, decoded on the device if they take at most `memory_limit` bytes, else streamed.
 
-    With `nvjpeg` the GPU decodes the JPEGs of a stream: for machines with few CPU cores beside it.
+    With `nvjpeg` the GPU decodes the JPEGs of a stream: for machines with few CPU cores.
     """
-    source = open_source(spec)
-    check_not_empty(source)
-    device = torch.device(device)
+    opened, device = open_source(spec), torch.device(device)
     limit = min(memory_limit, main_memory() // 3)  # packing needs the images twice for a moment
+    source = CheckedSource(opened, max_bad, MAX_BAD_OPTION)
     try:
-        pictures, places = load_source(source, max_bad=max_bad, limit=limit, option=MORE_BAD)
+        pictures, places = load_source(source, limit=limit)
     except TooLargeError:
-        return StreamFeed(source, device=device, max_bad=max_bad, nvjpeg=nvjpeg, option=MORE_BAD)
-    return MemoryFeed(source, pictures.to(device), places)
+        source = CheckedSource(opened, max_bad, MAX_BAD_OPTION)
+        return Feed(source, Stream(source, device=device, nvjpeg=nvjpeg).batches, streamed=True)
+    resident = pictures.to(device)
+    # the row for number i: that of image i, or of the next readable image, cyclically
+    row = torch.searchsorted(places, torch.arange(len(source))) % len(places)
+
+    def batches(orders: Iterable[Tensor]) -> Batches:
+        for batch in memory_batches(resident, (row[order.cpu()] for order in orders), device=device):
+            yield batch._replace(index=places[batch.index])
+
+    return Feed(source, batches, streamed=False)
 
 
-class MemoryFeed:
-    """A set that lives on the device."""
-
-    def __init__(self, source: Source, pictures: Pictures, places: Tensor) -> None:
-        self.pictures = pictures
-        self._source = source
-        total = len(source)
-        # the row shown for number i: its own, or that of the next readable image, cyclically
-        following = torch.searchsorted(places, torch.arange(total))
-        self._row = following % len(places)
-        self._place = places
-
-    @property
-    def bad(self) -> list[str]:
-        """ "key: reason" of each unreadable image."""
-        return list(self.pictures.bad)
-
-    @property
-    def labels(self) -> Tensor | None:
-        """(N,) int64 on the CPU, by image number; None where there are none."""
-        return self._source.labels
-
-    def __len__(self) -> int:
-        return len(self._row)
-
-    def key(self, i: int) -> str:
-        """Path or name of image i."""
-        return self._source.key(i)
-
-    def batches(self, orders: Iterable[Tensor]) -> Iterator[Batch]:
-        """One batch for each order, an int64 tensor of image numbers."""
-        for order in orders:
-            rows = self._row[order.cpu()]
-            # From memory that is not pinned the copy would wait until the device has done all that is in its queue.
-            ready = rows.pin_memory() if self.pictures.images.is_cuda else rows
-            here = ready.to(self.pictures.images.device, non_blocking=True)
-            yield Batch(self.pictures.images[here], self.pictures.sizes[here], self._place[rows])
+def image_batches(
+    images: Pictures | Source, orders: Iterable[Tensor], *, device: torch.device, max_bad: float
+) -> Batches:
+    """One batch for each order, an int64 tensor of image numbers. An unreadable image is replaced by the next."""
+    if not isinstance(images, Pictures):
+        return Stream(CheckedSource(images, max_bad), device=device).batches(orders)
+    return memory_batches(
+        images.to(device) if images.images.nbytes <= MEMORY_LIMIT else images, orders, device=device
+    )  # fmt: skip
 
 
-class StreamFeed:
-    """A set that is decoded while it is used."""
+def picture_batches(
+    images: Pictures | Source, *, size: int, device: torch.device, max_bad: float = 0.0
+) -> Iterator[Batch]:
+    """All images in their order, `size` at a time. Up to `max_bad` of them may be unreadable and are left out."""
+    check_not_empty(images)
+    orders = torch.arange(len(images)).split(size)
+    if isinstance(images, Pictures):
+        yield from memory_batches(images, orders, device=device)
+        return
+    source = CheckedSource(images, max_bad)
+    with closing(Stream(source, device=device, replace=False).batches(orders)) as batches:  # ends its threads
+        for batch in batches:
+            good = source.readable(batch.index)
+            if not bool(good.all()):
+                here = good.to(device)
+                batch = Batch(batch.images[here], batch.sizes[here], batch.index[good])
+            if len(batch.index):
+                yield batch
+
+
+def memory_batches(pictures: Pictures, orders: Iterable[Tensor], *, device: torch.device) -> Batches:
+    """One batch of decoded images for each order."""
+    where = pictures.images.device
+    for order in orders:
+        rows: Tensor | slice
+        if len(order) and bool((order == torch.arange(int(order[0]), int(order[0]) + len(order))).all()):
+            rows = slice(int(order[0]), int(order[0]) + len(order))  # a view: nothing is copied
+        elif where.type == "cuda":
+            rows = order.pin_memory().to(where, non_blocking=True)  # not pinned, the copy would wait for the queue
+        else:
+            rows = order
+        yield Batch(pictures.images[rows].to(device), pictures.sizes[rows].to(device), order)
+
+
+class Stream:
+    """Images that are decoded while they are used.
+
+    An unreadable image is replaced by the next readable one; with `replace=False` by one black pixel, for callers
+    that leave it out by the record of `source`. With `overlap=False` a batch is decoded when it is asked for, and only
+    the files of the next one are read ahead: faster if the computation keeps all cores busy.
+    """
 
     def __init__(
-        self, source: Source, *, device: torch.device, max_bad: float, nvjpeg: bool = False, option: str = ""
+        self,
+        source: CheckedSource,
+        *,
+        device: torch.device,
+        replace: bool = True,
+        overlap: bool = True,
+        nvjpeg: bool = False,
     ) -> None:
-        self._source = source
-        self._device = device
-        self._max_bad = max_bad
-        self._option = option  # where the user allows more unreadable images, if there is such a place
-        # One stream for all copies: the allocator keeps freed memory apart for every stream.
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._source, self._device, self._replace, self._overlap = source, device, replace, overlap
+        self._packer = Packer(device)
         self._decoding = torch.cuda.Stream(device) if nvjpeg and device.type == "cuda" else None
-        self._bad: dict[int, str] = {}
-        self._lock = threading.Lock()
-        self._canvas = (0, 0)
 
-    @property
-    def bad(self) -> list[str]:
-        """ "key: reason" of each image found unreadable so far, in the order of the source."""
-        with self._lock:
-            return [reason for _, reason in sorted(self._bad.items())]
-
-    @property
-    def labels(self) -> Tensor | None:
-        """(N,) int64 on the CPU, by image number; None where there are none."""
-        return self._source.labels
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def key(self, i: int) -> str:
-        """Path or name of image i."""
-        return self._source.key(i)
-
-    def batches(self, orders: Iterable[Tensor]) -> Iterator[Batch]:
-        """One batch for each order, an int64 tensor of image numbers, decoded ahead of its use."""
+    def batches(self, orders: Iterable[Tensor]) -> Batches:
+        """One batch for each order, an int64 tensor of image numbers."""
         stop = threading.Event()
-        # Two batches are put together at a time: while one is packed, the decoders work on the next.
         workers = ThreadPoolExecutor(max_workers=worker_count(), thread_name_prefix="prosmin-decode")
+        # Two batches are put together at a time: while one is packed, the decoders work on the next.
         packers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="prosmin-pack")
-        ready: deque[Future[_Packed]] = deque()
+        ready: deque[tuple[list[int], Future[Packed] | Future[list[Data]]]] = deque()
         remaining = iter(orders)
+
+        def prepare(count: int) -> None:
+            while len(ready) < count and (order := next(remaining, None)) is not None:
+                numbers = order.tolist()
+                if self._overlap:
+                    ready.append((numbers, packers.submit(self._pack, numbers, None, workers, stop)))
+                else:
+                    ready.append((numbers, packers.submit(self._read, numbers, stop)))
+
         in_use: deque[torch.cuda.Event] = deque()
-        patience = sys.getswitchinterval()
-        if self._stream is not None:
-            # The thread that feeds a GPU holds Python's lock nearly always, also while it waits for room in the GPU's
-            # queue: a decoder that needs the lock for a moment would wait 5 ms for it, several times an image.
+        interval = sys.getswitchinterval()
+        if self._packer.stream is not None:
+            # The thread that feeds a GPU holds Python's lock nearly always, even while it waits for room in the GPU's
+            # queue: a decoder that needs the lock for a moment would wait 5 ms for it, several times per image.
             sys.setswitchinterval(SWITCH)
         try:
             while True:
-                while len(ready) < AHEAD and (order := next(remaining, None)) is not None:
-                    ready.append(packers.submit(self._pack, order.tolist(), workers, stop))
+                prepare(AHEAD if self._overlap else 1)
                 if not ready:
                     return
-                yield ready.popleft().result().received()
-                if self._stream is not None:
+                numbers, prepared = ready.popleft()
+                found = prepared.result()
+                if not isinstance(found, Packed):
+                    found = self._pack(numbers, found, workers, stop)
+                    prepare(1)
+                yield found.received()
+                if self._packer.stream is not None:
                     _await_room(in_use, self._device)
         finally:
             # Reached at the end, by an error of a worker, by Ctrl-C and when the caller stops early.
-            sys.setswitchinterval(patience)
+            sys.setswitchinterval(interval)
             stop.set()
             packers.shutdown(wait=False, cancel_futures=True)
             workers.shutdown(wait=True, cancel_futures=True)
             packers.shutdown(wait=True)
 
-    def _pack(self, numbers: list[int], workers: ThreadPoolExecutor, stop: threading.Event) -> "_Packed":
-        """Reads, decodes and pads the images of one order, and starts their copy to the device."""
-        step = max(1, len(numbers) // (2 * worker_count()))  # images a task; other batches' tasks fill what is idle
-        starts = range(0, len(numbers), step)
-        if self._stream is not None and self._decoding is not None:
-            read = workers.map(lambda start: self._read_part(numbers[start : start + step], stop), starts)
-            data = [item for part in read for item in part]
-            return self._decode_on_device(numbers, data, self._decoding, self._stream)
-        # Most batches fit where the last one did: an image is laid there as soon as it is decoded, fresh in the cache.
-        canvas = self._new_canvas(len(numbers), self._canvas)
-        pages = self._pages(canvas)
-        parts = workers.map(
-            lambda start: self._find_part(numbers[start : start + step], pages[start : start + step], stop), starts
-        )
-        found = [item for part in parts for item in part]
-        sizes = torch.tensor([item.size for item in found])  # (b, 2)
-        side = self._grown(padded(sizes))
-        if side != pages.shape[1:3]:
-            canvas, small = self._new_canvas(len(numbers), side), pages
-            pages = self._pages(canvas)
+    def _pack(
+        self, numbers: list[int], data: list[Data] | None, workers: ThreadPoolExecutor, stop: threading.Event
+    ) -> Packed:
+        """Read, decode and pad the images of one order, and start their copy to the device."""
+        step = max(1, len(numbers) // (2 * worker_count()))  # images per task; other batches' tasks fill idle time
+        parts = [range(start, min(start + step, len(numbers))) for start in range(0, len(numbers), step)]
+        if self._decoding is not None:
+            read = workers.map(lambda part: self._read([numbers[i] for i in part], stop), parts)
+            return self._decode_on_device(numbers, [item for some in read for item in some], self._decoding)
+        canvas, pages = self._packer.new_pages(len(numbers))
+        ahead: list[Data] = [None] * len(numbers) if data is None else data
 
-            def lay_again(start: int) -> None:
-                for i in range(start, min(start + step, len(found))):
-                    (height, width), rest = found[i].size, found[i].rest
-                    lay(pages[i], small[i, :height, :width] if rest is None else rest)
+        def decode(part: range) -> list[Placed]:
+            return [
+                self._packer.place(pages[i], *self._find(numbers[i], ahead[i])) for i in part if not stop.is_set()
+            ]  # fmt: skip
 
-            list(workers.map(lay_again, starts))
-        index = torch.tensor([item.number for item in found])
-        if self._stream is None:
-            return _Packed(Batch(canvas, sizes, index), None)
-        with torch.cuda.stream(self._stream):
-            # The device clears what lies around the images: its memory is quicker than the decoders'.
-            there = sizes.pin_memory().to(self._device, non_blocking=True)
-            images = canvas.to(self._device, non_blocking=True).permute(0, 3, 1, 2).contiguous()
-            return _Packed(Batch(clear_around(images, there), there, index), self._stream.record_event())
+        placed = [item for some in workers.map(decode, parts) for item in some]
 
-    def _new_canvas(self, count: int, side: tuple[int, int]) -> Tensor:
-        """Room for a batch; for a GPU pixel by pixel, as decoders write: rows are copied whole, the device sorts."""
-        if self._stream is None:
-            return _zeros(count * 3 * side[0] * side[1]).view(count, 3, *side)
-        return torch.empty(count, *side, 3, dtype=torch.uint8, pin_memory=True)
+        def for_each(work: Callable[[int], None]) -> None:
+            list(workers.map(lambda part: deque(map(work, part), maxlen=0), parts))
 
-    def _pages(self, canvas: Tensor) -> NDArray[np.uint8]:
-        """(b, H, W, 3). numpy copies in its own thread alone, where torch would start a team in every worker."""
-        return canvas.numpy().transpose(0, 2, 3, 1) if self._stream is None else canvas.numpy()
+        return self._packer.pack(canvas, pages, placed, for_each)
 
-    def _laid(self, page: NDArray[np.uint8], number: int, picture: Tensor) -> "_Laid":
-        """Lay the image (3, h, w) on its page (H, W, 3), if it fits."""
-        pixels = picture.numpy().transpose(1, 2, 0)
-        height, width = pixels.shape[:2]
-        if height > page.shape[0] or width > page.shape[1]:
-            return _Laid(number, (height, width), pixels)
-        lay(page, pixels)
-        return _Laid(number, (height, width), None)
-
-    def _grown(self, size: tuple[int, int]) -> tuple[int, int]:
-        """On a GPU the sides of a batch never shrink: code compiled for a shape then serves nearly every batch."""
-        with self._lock:
-            largest = (max(size[0], self._canvas[0]), max(size[1], self._canvas[1]))
-            self._canvas = size if self._stream is None else largest
-            return self._canvas
-
-    def _find_part(self, numbers: list[int], pages: NDArray[np.uint8], stop: threading.Event) -> list["_Laid"]:
-        return [
-            self._laid(page, *self._find(number))
-            for number, page in zip(numbers, pages, strict=True)
-            if not stop.is_set()
-        ]
-
-    def _find(self, number: int) -> tuple[int, Tensor]:
-        """The first readable image from `number` on, cyclically, and its own number."""
+    def _find(self, number: int, data: Data = None) -> tuple[int, Tensor]:
+        """The number and the pixels of an image, or of what replaces it."""
+        if not self._replace:
+            picture = self._source.image(number, data)
+            return number, torch.zeros(3, 1, 1, dtype=torch.uint8) if picture is None else picture
         for _ in range(len(self._source)):
-            if number not in self._bad:
-                try:
-                    return number, read_picture(self._source, number)
-                except PictureError as reason:
-                    self._note(number, reason)
-            number = (number + 1) % len(self._source)
-        raise ProsminError(f"None of the images of {self._source.spec} can be read.")
+            if number not in self._source.unreadable and (picture := self._source.image(number, data)) is not None:
+                return number, picture
+            number, data = (number + 1) % len(self._source), None
+        raise self._source.error()
 
-    def _note(self, number: int, reason: PictureError) -> None:
-        """Remembers an unreadable image; an error when there are too many, and when there is no other."""
-        with self._lock:
-            self._bad[number] = f"{self._source.key(number)}: {reason}"
-            bad = list(self._bad.values())
-        check_readable(bad, total=len(self._source), max_bad=self._max_bad, spec=self._source.spec, option=self._option)
-
-    def _read_part(self, numbers: list[int], stop: threading.Event) -> list[bytes | Tensor | None]:
-        """Bytes for nvJPEG; None where there are none, which `_find` will then name."""
-        results: list[bytes | Tensor | None] = []
+    def _read(self, numbers: list[int], stop: threading.Event) -> list[Data]:
+        """The images undecoded; None where `_find` has to read again, and to record why it cannot."""
+        found: list[Data] = []
         for number in numbers:
             try:
-                results.append(None if stop.is_set() or number in self._bad else self._source.read(number))
-            except OSError:
-                results.append(None)
-        return results
+                skip = stop.is_set() or number in self._source.unreadable
+                found.append(None if skip else self._source.read(number))
+            except (OSError, PictureError):
+                found.append(None)
+        return found
 
-    def _decode_on_device(
-        self,
-        numbers: list[int],
-        data: list[bytes | Tensor | None],
-        decoding: torch.cuda.Stream,
-        stream: torch.cuda.Stream,
-    ) -> "_Packed":
-        """One batch through nvJPEG; what it does not take goes the usual way."""
-        encoded = [i for i, item in enumerate(data) if isinstance(item, bytes)]
-        # nvJPEG takes memory of the current stream and writes there in one of its own, which waits for nobody. So it is
-        # called in a stream without other work, and what it gave is kept until the copies below are made.
+    def _decode_on_device(self, numbers: list[int], data: list[Data], decoding: torch.cuda.Stream) -> Packed:
+        """One batch through nvJPEG; the CPU decodes what nvJPEG cannot."""
+        encoded = {i: item for i, item in enumerate(data) if isinstance(item, bytes)}
+        # nvJPEG allocates in the current stream and writes in another one that waits for none. So it is called in a
+        # stream without other work, and its results are kept until they are copied.
         with torch.cuda.stream(decoding):
-            decoded = decode_batch([data[i] for i in encoded], self._device)  # type: ignore[misc]
-        usable = dict(zip(encoded, decoded, strict=True))
-        stream.wait_stream(decoding)
-        with torch.cuda.stream(stream):
-            found = []
-            for i, number in enumerate(numbers):
-                picture = usable.get(i)
-                if isinstance(picture, Tensor) and picture.is_cuda:
-                    picture.record_stream(stream)
-                found.append((number, bounded(picture)) if isinstance(picture, Tensor) else self._find(number))
-            sizes = torch.tensor([tuple(picture.shape[1:]) for _, picture in found])
-            images = torch.zeros(len(found), 3, *self._grown(padded(sizes)), dtype=torch.uint8, device=self._device)
-            for image, (_, picture) in zip(images, found, strict=True):
-                image[:, : picture.shape[1], : picture.shape[2]].copy_(picture, non_blocking=True)
-            index = torch.tensor([number for number, _ in found])
-            batch = Batch(images, sizes.pin_memory().to(self._device, non_blocking=True), index)
-            return _Packed(batch, stream.record_event())
-
-
-class _Packed(NamedTuple):
-    """A batch whose copy may still be under way."""
-
-    batch: Batch
-    copied: torch.cuda.Event | None
-
-    def received(self) -> Batch:
-        """The batch, safe to use in the caller's stream."""
-        if self.copied is not None:
-            current = torch.cuda.current_stream(self.batch.images.device)
-            current.wait_event(self.copied)
-            for tensor in (self.batch.images, self.batch.sizes):
-                tensor.record_stream(current)  # or its memory could be given away while it is in use
-        return self.batch
-
-
-class _Laid(NamedTuple):
-    """An image that was decoded, and laid on its page where that has room for it."""
-
-    number: int
-    size: tuple[int, int]
-    rest: NDArray[np.uint8] | None  # (h, w, 3), where it had not
-
-
-def _zeros(size: int) -> Tensor:
-    """So many zero bytes, as the system gives them, in pages of 2 MiB where it has such: small ones take far longer."""
-    memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)[:size]
+            decoded = dict(zip(encoded, decode_batch(list(encoded.values()), self._device), strict=True))
+        found = []
+        for i, number in enumerate(numbers):
+            picture = decoded.get(i)
+            found.append((number, picture) if isinstance(picture, Tensor) else self._find(number))
+        return self._packer.pack_on_device(found, decoding)
 
 
 def _await_room(in_use: "deque[torch.cuda.Event]", device: torch.device) -> None:
-    """Note that all uses of a batch are in the queue now; wait, without Python's lock, while it holds too many."""
+    """Note that all uses of a batch are in the queue now; wait, without Python's lock, while it has too many."""
     used = torch.cuda.Event(blocking=True)
     used.record(torch.cuda.current_stream(device))
     in_use.append(used)
     if len(in_use) > IN_FLIGHT:
         in_use.popleft().synchronize()
-
-
-def padded(sizes: Tensor) -> tuple[int, int]:
-    """Height and width of a batch of images of these sizes (b, 2); small ones stay as they are."""
-    height, width = sizes.amax(0).tolist()
-    if max(height, width) <= STRIDE:
-        return height, width
-    return -(-height // STRIDE) * STRIDE, -(-width // STRIDE) * STRIDE
-
-
-def lay(page: NDArray[np.uint8], picture: NDArray[np.uint8]) -> None:
-    """The image (h, w, 3) in the upper left corner of its page (H, W, 3); in the rest what was there."""
-    height, width = picture.shape[:2]
-    page[:height, :width] = picture
-
-
-def clear_around(images: Tensor, sizes: Tensor) -> Tensor:
-    """Zeros below and right of each image, in place: (b, 3, H, W), (b, 2)."""
-    below, right = (
-        torch.arange(side, device=images.device) >= size[:, None]
-        for side, size in zip(images.shape[2:], sizes.unbind(1), strict=True)
-    )  # (b, H), (b, W)
-    return images.masked_fill_((below[:, :, None] | right[:, None, :])[:, None], 0)

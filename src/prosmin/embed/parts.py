@@ -18,7 +18,7 @@ from torch import Tensor
 
 from prosmin.data.sources import file_state, files_mark
 from prosmin.data.sources.folder import FolderSource
-from prosmin.data.unreadable import Noting
+from prosmin.data.unreadable import CheckedSource
 from prosmin.errors import ProsminError
 from prosmin.files import write_text
 from prosmin.local_processes import LAUNCHERS, Helpers, place
@@ -81,7 +81,7 @@ def this_process(environment: Mapping[str, str], helpers: Helpers) -> Process:
 class PartMarks:
     """By the files of a part's own images, whose names the settings hold; elsewhere by those of the whole source."""
 
-    def __init__(self, source: Noting, *, times: bool) -> None:
+    def __init__(self, source: CheckedSource, *, times: bool) -> None:
         opened = source.source
         self._folder, self._times = opened if isinstance(opened, FolderSource) else None, times
         self._whole = "" if self._folder else files_mark(source.spec, times=times) or ""

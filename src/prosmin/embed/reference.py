@@ -14,7 +14,7 @@ from torch import Tensor
 
 from prosmin.data.sources import Source, group_names, place_of
 from prosmin.data.sources.folder import FolderSource
-from prosmin.data.unreadable import Noting
+from prosmin.data.unreadable import CheckedSource
 from prosmin.encoder import LEAST_REFERENCE
 from prosmin.encoder.detectors import KnnDistance, fit_knn_distance
 from prosmin.errors import ProsminError, UsageError
@@ -22,7 +22,7 @@ from prosmin.files import writing
 from prosmin.randomness import generator
 
 
-def own_groups(source: Noting, belonging: Noting, numbers: Tensor) -> tuple[Tensor, Tensor]:
+def own_groups(source: CheckedSource, belonging: CheckedSource, numbers: Tensor) -> tuple[Tensor, Tensor]:
     """Groups of the reference's images with these numbers (M,), and of all images of a set (N,), -1: of none."""
     known: dict[str, int] = {}
     groups = [known.setdefault(name, len(known)) for name in _names(belonging, numbers.tolist())]
@@ -30,7 +30,7 @@ def own_groups(source: Noting, belonging: Noting, numbers: Tensor) -> tuple[Tens
     return torch.tensor(groups), torch.tensor(own)
 
 
-def _names(source: Noting, numbers: list[int] | range) -> list[str]:
+def _names(source: CheckedSource, numbers: list[int] | range) -> list[str]:
     """What makes images the same: the path of a file; elsewhere the SPEC and the number.
 
     Patches of the embedded photographs overlap within a block of theirs: the whole block is one image.

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prosmin.data.image_sets import check_readable
-from prosmin.data.unreadable import Noting
+from prosmin.data.unreadable import CheckedSource, check_readable
 from prosmin.embed.parts import Parts
 from prosmin.embed.reference import Measured, Reference
 from prosmin.encoder import Summary
@@ -85,7 +84,7 @@ class Made(NamedTuple):
 def table(
     numbers: Tensor,
     made: list[Made],
-    source: Noting,
+    source: CheckedSource,
     *,
     belonging: Callable[[int], str] | None,
     threshold: float | None,
@@ -182,7 +181,7 @@ def mark_of(path: Path) -> str | None:
     return (told(_schema(path)) or {}).get("mark")
 
 
-def join(parts: Parts, out: Path, source: Noting, about: dict[str, Any], *, max_bad: float) -> Joined:
+def join(parts: Parts, out: Path, source: CheckedSource, about: dict[str, Any], *, max_bad: float) -> Joined:
     """All parts as one file with `about` in its metadata; too many unreadable images are an error."""
     paths = [parts.path(i) for i in range(len(parts))]
     unreadable = {number: reason for path in paths for number, reason in unreadable_of(path).items()}

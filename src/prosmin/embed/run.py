@@ -16,10 +16,10 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from prosmin import __version__
-from prosmin.data.image_sets import check_not_empty, check_readable, tell_left_out
+from prosmin.data.image_sets import check_not_empty
 from prosmin.data.sources import Source, files_marks, open_source
 from prosmin.data.stream import Batch
-from prosmin.data.unreadable import Noting
+from prosmin.data.unreadable import CheckedSource, check_readable, report_left_out
 from prosmin.embed import reference as references
 from prosmin.embed import rows as columns
 from prosmin.embed.parts import PART, PartMarks, Parts, Process, open_folder, others_out, refuse_other, this_process
@@ -77,7 +77,7 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
     if process.device.type == "cuda":
         torch.cuda.set_device(process.device)  # streams and recordings are made on the current device
     encoder = load(run, device=process.device).to(process.device, precision=request.precision)
-    source = Noting(_open(request.data))
+    source = CheckedSource(_open(request.data))
     belonging = _belonging(encoder, source, request)
     settings = _settings(encoder, source, belonging, request)
     specs = [each.spec for each in (source, belonging) if each is not None]
@@ -121,18 +121,18 @@ def _open(spec: str) -> Source:
     return source
 
 
-def _belonging(encoder: Encoder, source: Noting, request: Request) -> Noting | None:
+def _belonging(encoder: Encoder, source: CheckedSource, request: Request) -> CheckedSource | None:
     """The images that belong; None where no score is wanted, or where nobody knows what the encoder learned from."""
     if request.reference == NO_REFERENCE:
         return None
     if request.reference is None and "encoder" in encoder.card:
         return None
     if (request.reference or encoder.config.data.spec) == request.data:
-        return Noting(source.source)  # opening it takes a while: it is the list of all images
+        return CheckedSource(source.source)  # opening it takes a while: it is the list of all images
     if request.reference is not None:
-        return Noting(_open(request.reference))
+        return CheckedSource(_open(request.reference))
     try:
-        return Noting(_open(encoder.config.data.spec))
+        return CheckedSource(_open(encoder.config.data.spec))
     except ProsminError as error:
         raise UsageError(
             f"The reference is the run's own images, which cannot be had: {error} "
@@ -140,7 +140,9 @@ def _belonging(encoder: Encoder, source: Noting, request: Request) -> Noting | N
         ) from None
 
 
-def _settings(encoder: Encoder, source: Noting, belonging: Noting | None, request: Request) -> dict[str, Any]:
+def _settings(
+    encoder: Encoder, source: CheckedSource, belonging: CheckedSource | None, request: Request
+) -> dict[str, Any]:
     """All that decides the rows."""
     return {
         "encoder": encoder.card["hash"],
@@ -188,7 +190,7 @@ def _refuse_changed(out: Path, specs: list[str], *, times: bool) -> None:
 
 
 def _reference(
-    encoder: Encoder, source: Noting, belonging: Noting, folder: Path, process: Process, request: Request
+    encoder: Encoder, source: CheckedSource, belonging: CheckedSource, folder: Path, process: Process, request: Request
 ) -> Judging:
     """The same for all processes: features by all of them, the fit by the first.
 
@@ -244,7 +246,7 @@ def _reference(
 
 
 def _write_rows(
-    encoder: Encoder, source: Noting, judging: Judging | None, parts: Parts, process: Process, request: Request
+    encoder: Encoder, source: CheckedSource, judging: Judging | None, parts: Parts, process: Process, request: Request
 ) -> None:
     """This process's parts of the file."""
     threshold, belonging = (None, None) if judging is None else (judging.threshold, judging.key)
@@ -278,7 +280,7 @@ def _write_rows(
 
 
 def _mend_rows(
-    encoder: Encoder, source: Noting, judging: Judging | None, parts: Parts, process: Process, request: Request
+    encoder: Encoder, source: CheckedSource, judging: Judging | None, parts: Parts, process: Process, request: Request
 ) -> None:
     """What another process had not yet looked at when all parts of an earlier command were there."""
     alone = Process(0, 1, 0, launched=process.launched)
@@ -287,20 +289,20 @@ def _mend_rows(
         _write_rows(encoder, source, judging, parts, alone, request)
 
 
-def _row_marks(source: Noting, judging: Judging | None, process: Process) -> Callable[[Tensor], str]:
+def _row_marks(source: CheckedSource, judging: Judging | None, process: Process) -> Callable[[Tensor], str]:
     """What the rows of some images are known by: the images' own files, and those of the reference."""
     own = PartMarks(source, times=not process.launched)
     return own if judging is None else lambda numbers: f"{own(numbers)} {judging.mark}".strip()
 
 
-def _forget_changed(parts: Parts, source: Noting, mark: Callable[[Tensor], str], process: Process) -> None:
+def _forget_changed(parts: Parts, source: CheckedSource, mark: Callable[[Tensor], str], process: Process) -> None:
     """Remove parts whose files are others by now, and those that left out an image which can be read by now."""
     for i in parts.own(process):
         if parts.path(i).exists() and mark_of(parts.path(i)) != mark(parts.pictures(i)):
             parts.path(i).unlink()
         elif parts.path(i).exists() and (left_out := torch.tensor(list(unreadable_of(parts.path(i))))).numel():
             for number in left_out.tolist():
-                source.read(number)
+                source.image(number)
             if bool(source.readable(left_out).any()):
                 parts.path(i).unlink()
 
@@ -331,7 +333,7 @@ def _about(run: str, settings: dict[str, Any], judging: Judging | None, command:
 
 
 def _tell(found: Joined, judging: Judging | None, request: Request) -> None:
-    tell_left_out(request.data, found.unreadable)
+    report_left_out(request.data, found.unreadable)
     score = ""
     if judging is not None:
         reached = judging.reference.reached(judging.rate)

@@ -16,9 +16,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from prosmin import config as configs
 from prosmin.config import Config
 from prosmin.data.image_sets import Pictures
-from prosmin.data.inputs import Images, open_images, picture_batches
+from prosmin.data.inputs import Images, open_images
 from prosmin.data.sources import Source
-from prosmin.data.stream import Batch
+from prosmin.data.stream import Batch, picture_batches
 from prosmin.data.views import evaluation_view, make_views
 from prosmin.encoder.detectors import KnnDistance, fit_knn_distance
 from prosmin.encoder.file import write_encoder, write_reference

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from prosmin.data.image_sets import MAX_BAD, Pictures, PictureSet, Streamed, in_memory, tell_unread
+from prosmin.data.image_sets import MAX_BAD, Pictures, PictureSet, Streamed, in_memory, report_unread
 from prosmin.data.stream import Batch
 from prosmin.data.subsets import groups_of, held_out_mask
 from prosmin.data.views import evaluation_view
@@ -134,7 +134,7 @@ class Context:
         for name, pictures in self.sets.items():
             if isinstance(pictures, Streamed):
                 readable = self._tensors(name, TRAINED)["numbers"]
-                tell_unread(pictures, readable)
+                report_unread(pictures, readable)
                 self.sets[name] = pictures.subset(readable)
 
     def features(self, name: str, subject: str = TRAINED) -> Tensor:

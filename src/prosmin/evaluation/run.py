@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from prosmin.config.fields import check_share
-from prosmin.data.image_sets import Pictures, PictureSet, memory_limit, open_pictures, tell_left_out
+from prosmin.data.image_sets import Pictures, PictureSet, memory_limit, open_pictures
+from prosmin.data.unreadable import report_left_out
 from prosmin.encoder import Encoder, load
 from prosmin.encoder.foreign import is_foreign
 from prosmin.errors import ProsminError, UsageError
@@ -164,7 +165,7 @@ def _load(named: NamedSets, *, max_bad: float, own: bool) -> dict[str, PictureSe
             raise ProsminError(f"{spec} has one image; a protocol needs 2 or more.")
         if isinstance(pictures, Pictures):
             room -= pictures.images.nbytes
-            tell_left_out(pictures.spec, pictures.bad)
+            report_left_out(pictures.spec, pictures.bad)
     return sets
 
 

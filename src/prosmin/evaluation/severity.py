@@ -15,7 +15,7 @@ from prosmin.data.augment.resize import resized_crop
 from prosmin.data.corruptions.generate import corrupt, framed
 from prosmin.data.corruptions.parameters import AUTO, PARAMETERS, SEVERITIES, parameters_for
 from prosmin.data.image_sets import Pictures, PictureSet
-from prosmin.data.inputs import picture_batches
+from prosmin.data.stream import picture_batches
 from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError
 from prosmin.evaluation.metrics.ranking import spearman

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from prosmin.data.image_sets import Pictures, PictureSet, tell_unread
+from prosmin.data.image_sets import Pictures, PictureSet, report_unread
 from prosmin.data.subsets import held_out_mask
 from prosmin.encoder import Encoder
 from prosmin.encoder.neighbours import knn_top1
@@ -30,5 +30,5 @@ def _embed(encoder: Encoder, pictures: PictureSet) -> tuple[Tensor, Tensor]:
         features.append(encoder.batch_features(batch).cpu())
         places.append(batch.index)
     readable = torch.cat(places)
-    tell_unread(pictures, readable)
+    report_unread(pictures, readable)
     return torch.cat(features), readable

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from prosmin.data.image_sets import Pictures, PictureSet, joined, open_pictures, streamed
-from prosmin.data.inputs import picture_batches
 from prosmin.data.sources import Source, open_source, split_spec
+from prosmin.data.stream import picture_batches
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.batches import PREDICTED
 from prosmin.evaluation.context import Context
