@@ -137,11 +137,7 @@ PictureSet = Pictures | Streamed
 
 
 class TooLargeError(Exception):
-    """The decoded set would take more than the limit; `needed` bytes at least."""
-
-    def __init__(self, needed: int) -> None:
-        super().__init__(f"{needed} bytes")
-        self.needed = needed
+    """The decoded set would take more than the limit."""
 
 
 def load_pictures(spec: str, *, max_bad: float = MAX_BAD) -> Pictures:
@@ -149,8 +145,8 @@ def load_pictures(spec: str, *, max_bad: float = MAX_BAD) -> Pictures:
     source = CheckedSource(open_source(spec), max_bad)
     try:
         return load_source(source, limit=memory_limit())[0]
-    except TooLargeError as error:
-        raise _too_large(source, f"{error.needed / 2**30:.0f} GiB") from None
+    except TooLargeError:
+        raise _too_large(source) from None
 
 
 def open_pictures(spec: str, *, limit: int | None = None, max_bad: float = MAX_BAD) -> PictureSet:
@@ -177,13 +173,13 @@ def in_memory(pictures: PictureSet) -> Pictures:
     found = where_it_fits(pictures)
     if isinstance(found, Pictures):
         return found
-    raise _too_large(pictures, "more")
+    raise _too_large(pictures)
 
 
-def _too_large(images: PictureSet | CheckedSource, needed: str) -> ProsminError:
+def _too_large(images: Pictures | Source) -> ProsminError:
     return ProsminError(
-        f"The {len(images)} images of {images.spec} would take {needed} decoded; allowed: a third of the memory that "
-        "this process may use. Give smaller images, or fewer of them, for example a subfolder."
+        f"The {len(images)} images of {images.spec}, decoded, take more than a third of the memory that this process "
+        f"may use; allowed: {memory_limit() / 2**30:.3g} GiB. Give smaller images, or fewer, for example a subfolder."
     )
 
 
@@ -198,8 +194,8 @@ def load_source(source: CheckedSource, *, limit: int) -> tuple[Pictures, Tensor]
             source.record(i, picture)  # in order, not by the workers, which are ahead
             continue
         height, width = max(height, picture.shape[1]), max(width, picture.shape[2])
-        if (needed := len(source) * 3 * height * width) > limit:
-            raise TooLargeError(needed)
+        if len(source) * 3 * height * width > limit:
+            raise TooLargeError
         kept.append(i)
         pictures.append(picture)
     images, sizes = pack(pictures)
