@@ -213,7 +213,7 @@ class TestFolder:
         (folder / "results").mkdir()
         (folder / "results/knn.json").write_text(json.dumps(result))
         text = write_report([folder], tmp_path / "page.html").read_text()
-        assert f"timm:test_vit@{file} with test_vit, as it was found." in text
+        assert f"timm:test_vit@{file} with test_vit, not trained here." in text
         assert "78 tensors of dino_tiny.pth" in text
         assert "Not trained here" in text
         assert "prosmin pretrain" not in text

@@ -170,10 +170,10 @@ class TestReport:
     def test_galleries_map_and_forecasts_are_there_and_empty_sections_are_not(self, root, said, tmp_path):
         page = self.page(root / "run", tmp_path)
         for part in (
-            "Most certain",
-            "Least certain",
+            "Lowest uncertainty",
+            "Highest uncertainty",
             "t-SNE of the features",
-            "Coverage of the forecast",
+            "Coverage of the predictions",
             "under blur",
         ):
             assert f"<h3>{part}" in page or f"{part}</h3>" in page, part
@@ -219,5 +219,5 @@ class TestReport:
         assert main(["report", str(root / "run"), str(tmp_path / "other"), "--out", str(tmp_path / "page.html")]) == 0
         page = (tmp_path / "page.html").read_text()
         assert page.count("Needs labels (run): kNN") == 1
-        assert "run has no reliability diagram" not in page
+        assert "(run): Linear probe" not in page
         assert "Risk against coverage" in page

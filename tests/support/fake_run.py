@@ -1,6 +1,7 @@
 """A run folder as a finished run leaves it, made in a fraction of a second: what the report is tested on."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,14 @@ def write(folder: Path, name: str, result: dict[str, Any], arrays: dict[str, np.
     (folder / "results" / f"{name}.json").write_text(json.dumps(common | result, indent=1))
     if arrays:
         np.savez_compressed(folder / "results" / f"{name}.npz", **arrays)
+
+
+def change_result(folder: Path, name: str, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change a stored result in place."""
+    path = folder / "results" / f"{name}.json"
+    result = json.loads(path.read_text())
+    change(result)
+    path.write_text(json.dumps(result))
 
 
 def fake_log(rng: np.random.Generator, skill: float) -> list[dict[str, float]]:

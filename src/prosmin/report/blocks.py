@@ -1,24 +1,25 @@
-"""The few kinds of block a page is made of. A section is a list of them; page.html draws each kind once."""
+"""The kinds of block that make up a page, and the record of a section. page.html draws each kind."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from markupsafe import Markup
 
-from prosmin.report.drawing.svg import Chart
+from prosmin.report.drawing.svg import Chart, Words
+from prosmin.report.runs import Run
 
 Status = Literal["good", "watch", "bad", "unknown"]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table: text, and whether it is the best of its row."""
+    """One cell of a table."""
 
     text: str
-    best: bool = False
-    head: bool = False  # the first cell of a row, read as its heading
+    best: bool = False  # shown in bold
+    head: bool = False  # the first cell of a row, its heading
     detail: str = ""  # small print behind the number, such as its interval
 
 
@@ -46,16 +47,43 @@ class Facts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
-    """A chart with its reading, its numbers and the commands that made them."""
+class Exhibit:
+    """What figures, galleries, maps and strips share: how to read it, its numbers, the commands that made them."""
 
     id: str
     title: str
-    chart: Chart
-    reading: str = ""
+    reading: str
     table: Table
     commands: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure(Exhibit):
+    """A chart."""
+
+    chart: Chart
     kind: ClassVar[str] = "figure"
+
+
+def figure(
+    words: Words,
+    chart: Chart,
+    *,
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    commands: Sequence[str],
+    reading: str | None = None,
+    note: str = "",
+) -> Figure:
+    """A chart with its numbers; the description in its words is its reading unless another is given."""
+    return Figure(
+        id=f"figure-{words.id}",
+        title=words.title,
+        reading=words.desc if reading is None else reading,
+        chart=chart,
+        table=Table(columns=columns, rows=rows, caption=words.title, note=note),
+        commands=list(dict.fromkeys(commands)),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,20 +99,14 @@ class Picture:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gallery:
-    """Images in order, their numbers in a table beneath."""
+class Gallery(Exhibit):
+    """Images in order."""
 
-    id: str
-    title: str
-    reading: str
     pictures: Sequence[Picture]
-    table: Table
-    commands: Sequence[str]
     kind: ClassVar[str] = "gallery"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Key:
+class Key(NamedTuple):
     """An entry of a map's legend."""
 
     style: str
@@ -93,53 +115,31 @@ class Key:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Atlas:
-    """A map of images. `data` is JSON for script.js, `sheet` the thumbnails; both lie beside the drawing."""
+class Atlas(Exhibit):
+    """A map of images. `data` is JSON for script.js, `sheet` is one image with all thumbnails."""
 
-    id: str
-    title: str
-    reading: str
     svg: Markup
     legend: Sequence[Key]  # by class; empty without labels
     fifths: Sequence[Key]  # the same points by uncertainty
     run: int
     data: str
     sheet: str
-    table: Table
-    commands: Sequence[str]
     kind: ClassVar[str] = "atlas"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shot:
-    """One image of a strip."""
-
-    uri: str
-    caption: str
-    alt: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Strip:
-    """One image in several renderings beside each other."""
+class Strip(NamedTuple):
+    """One image in several renderings: (data URI, caption, alternative text) each."""
 
     label: str
-    key: str
     value: str
-    place: str
-    shots: Sequence[Shot]
+    shots: Sequence[tuple[str, str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strips:
-    """Strips under each other, their numbers in a table beneath."""
+class Strips(Exhibit):
+    """Strips below each other."""
 
-    id: str
-    title: str
-    reading: str
     strips: Sequence[Strip]
-    table: Table
-    commands: Sequence[str]
     kind: ClassVar[str] = "strips"
 
 
@@ -153,7 +153,14 @@ class Missing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Note:
+    """A warning."""
+
+    text: str
+    kind: ClassVar[str] = "note"
+
+
+class Finding(NamedTuple):
     """One sentence of a verdict."""
 
     status: Status
@@ -162,22 +169,22 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """A judgement in words: the worst finding gives the title."""
+    """A judgement in words."""
 
-    run: str
+    run: str  # its name, empty if the page shows only this run
     status: Status
     title: str
     findings: Sequence[Finding]
     kind: ClassVar[str] = "verdict"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bar:
-    """One bar of a card: a run or a baseline."""
+class Bar(NamedTuple):
+    """One bar of a card, a run or a baseline. It begins at `start` and is `share` long, both from 0 to 1."""
 
     label: str
     text: str
-    share: float  # of the card's longest bar, 0 to 1
+    start: float
+    share: float
     style: str
     best: bool
 
@@ -187,17 +194,11 @@ class Card:
     """A headline number beside its baselines."""
 
     title: str
+    arrow: str  # which direction is better
     value: str
     reading: str
     bars: Sequence[Bar]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cards:
-    """The headline numbers."""
-
-    cards: Sequence[Card]
-    kind: ClassVar[str] = "cards"
+    kind: ClassVar[str] = "card"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,28 +212,32 @@ class Fold:
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """Text as it stands in a file."""
+    """The text of a file."""
 
     title: str
     text: str
     kind: ClassVar[str] = "code"
 
 
-Block = Table | Facts | Figure | Gallery | Atlas | Strips | Missing | Verdict | Cards | Fold | Code
+Block = Table | Facts | Figure | Gallery | Atlas | Strips | Missing | Note | Verdict | Card | Fold | Code
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A titled part of the page. Neighbouring figures share a row where there is room."""
+    """A part of the page; it is left out if it has no blocks.
+
+    A run that has nothing to show gets a line with the command that measures `protocol`.
+    """
 
     id: str
     title: str
-    lead: str = ""
-    warnings: Sequence[str] = ()
-    blocks: Sequence[Block] = field(default_factory=list)
+    build: Callable[[Sequence[Run]], Sequence[Block]]
+    lead: Callable[[Sequence[Run]], str] | str = ""
+    protocol: str = ""
+    has: Callable[[Run], object] | None = None  # whether a run has something to show; else a result of the protocol
 
 
 def grouped(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
-    """Neighbouring blocks of one kind together, so that figures in a row can share it."""
+    """Neighbouring blocks of one kind together, so that figures can share a row."""
     for kind, members in groupby(blocks, key=lambda block: block.kind):
         yield kind, list(members)

@@ -1,8 +1,8 @@
-"""Sections in, one HTML file out: style, script and images inside it, nothing fetched from anywhere."""
+"""Runs in, one HTML file out: style, script and images are inside it, nothing is fetched."""
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -11,51 +11,53 @@ from markupsafe import Markup
 
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import write_text
-from prosmin.report.blocks import Section, grouped
+from prosmin.report.blocks import Block, Section, grouped
+from prosmin.report.commands import not_measured
 from prosmin.report.runs import Run, read_runs
-from prosmin.report.sections.attention import attention_section
-from prosmin.report.sections.calibration import calibration_section
-from prosmin.report.sections.corruption import corruption_section
-from prosmin.report.sections.images import pictures_section
-from prosmin.report.sections.map import map_section
-from prosmin.report.sections.ood import ood_section
-from prosmin.report.sections.paper import paper_section
-from prosmin.report.sections.results import results_section
-from prosmin.report.sections.summary import headline_section, lead, sentence, summary_section
-from prosmin.report.sections.training import training_section
-from prosmin.report.sections.uncertainty import uncertainty_section
+from prosmin.report.sections import (
+    attention,
+    calibration,
+    configuration,
+    corruption,
+    headline,
+    images,
+    map,
+    ood,
+    paper,
+    results,
+    training,
+    uncertainty,
+)
 from prosmin.report.tables import mixed
 
-SECTIONS: Sequence[Callable[[Sequence[Run]], Section]] = (
-    headline_section,
-    summary_section,
-    training_section,
-    results_section,
-    paper_section,
-    calibration_section,
-    ood_section,
-    corruption_section,
-    uncertainty_section,
-    map_section,
-    attention_section,
-    pictures_section,
+SECTIONS: Sequence[Section] = (
+    headline.SECTION,
+    images.SECTION,
+    map.SECTION,
+    attention.SECTION,
+    configuration.SECTION,
+    training.SECTION,
+    results.SECTION,
+    calibration.SECTION,
+    ood.SECTION,
+    corruption.SECTION,
+    uncertainty.SECTION,
+    paper.SECTION,
 )
-"""The page from top to bottom; a section without blocks is left out. A new part is one file and one line here."""
+"""The page from top to bottom. A new section is one file and one line here."""
 
 ENDINGS = (".html", ".htm")
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
-    """Write the page of one run, or of several side by side; a page that stood at `out` is replaced whole."""
+    """Write the page of one run, or of several side by side; an older page at `out` is replaced."""
     out = Path(out)
     if out.is_dir():
-        raise ProsminError(
-            f"{out} is a folder and the report is a file; name one, such as --out {out / 'report.html'}."
-        )
+        raise ProsminError(f"--out is the folder {out}; name a file, such as --out {out / 'report.html'}.")
     if out.suffix.lower() not in ENDINGS:
         raise UsageError(
-            f"--out is {out}; the report is a page of HTML: allowed are *{' and *'.join(ENDINGS)}, "
-            f"such as --out {out.with_suffix('.html') if out.name else 'report.html'}. A browser prints it as PDF."
+            f"--out is {out}; the report is an HTML page, so its name must end in {' or '.join(ENDINGS)}, "
+            f"such as --out {out.with_suffix('.html') if out.name else 'report.html'}. A browser can print it as PDF."
         )
     text = render(read_runs(runs))
     # A file name need not be valid Unicode; what cannot be written becomes a question mark.
@@ -66,27 +68,36 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
 def render(runs: Sequence[Run]) -> str:
     """The page as text. The same runs give the same page."""
     style, script = _asset("style.css"), _asset("script.js")
-    # Only our own style and script count, nothing is fetched: a script in a file name is harmless twice over.
-    own = f"style-src {_hash(style)}; script-src {_hash(script)}"
-    policy = f"default-src 'none'; img-src data:; {own}; base-uri 'none'; form-action 'none'"
+    # Only this style and this script are allowed and nothing is fetched, so a script in a file name cannot run.
+    allowed = f"style-src {_hash(style)}; script-src {_hash(script)}"
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     return environment.from_string(_asset("page.html")).render(
         grouped=grouped,
         title=" · ".join(run.name for run in runs),
-        lead=f"{sentence(runs[0]) if len(runs) == 1 else f'{len(runs)} runs side by side.'} {lead(runs)}",
-        notes=[f"{run.name}: {note}" for run in runs for note in (*run.notes, *_of_the_test(run), *mixed(run))],
-        sections=[section for build in SECTIONS if (section := build(runs)).blocks],
+        lead=headline.lead(runs),
+        notes=[f"{run.name}: {note}" for run in runs for note in (*run.notes, *_test_notes(run), *mixed(run))],
+        sections=[drawn for section in SECTIONS if (drawn := _draw(section, runs))["blocks"]],
         command=" ".join(["prosmin report", *(run.quoted for run in runs)]),
         style=Markup(style),
         script=Markup(script),
-        policy=policy,
+        policy=f"default-src 'none'; img-src data:; {allowed}; base-uri 'none'; form-action 'none'",
     )
 
 
-def _of_the_test(run: Run) -> list[str]:
-    """What its results say of test images that are none, each sentence once."""
-    said = [run.part(name, "settings").get("test_pictures") for name in run.results]
-    return [f"{text}." for text in dict.fromkeys(said) if isinstance(text, str)]
+def _draw(section: Section, runs: Sequence[Run]) -> dict[str, object]:
+    """What page.html needs of a section; without anything measured it has no lead."""
+    blocks: list[Block] = list(section.build(runs))
+    lead = section.lead if isinstance(section.lead, str) or not blocks else section.lead(runs)
+    for run in runs:
+        if section.protocol and not (section.has(run) if section.has else section.protocol in run.results):
+            blocks += not_measured(run, section.protocol)
+    return {"id": section.id, "title": section.title, "lead": lead, "blocks": blocks}
+
+
+def _test_notes(run: Run) -> list[str]:
+    """What its results say if their test images are not unseen, each sentence once."""
+    notes = [run.part(name, "settings").get("test_pictures") for name in run.results]
+    return [f"{text}." for text in dict.fromkeys(notes) if isinstance(text, str)]
 
 
 def _asset(name: str) -> str:

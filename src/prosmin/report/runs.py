@@ -1,10 +1,10 @@
-"""What a run folder holds, read once. A part that is missing or damaged is noted, never fatal."""
+"""Reads a run folder once. A missing or damaged part is noted, never fatal."""
 
 import json
 import math
 import shlex
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import yaml
 
 from prosmin.errors import ProsminError, UsageError
 from prosmin.messages import runs_below
+from prosmin.report.drawing.svg import series
 
 Line = dict[str, float]
 Arrays = dict[str, np.ndarray]
@@ -21,7 +22,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run folder: `log` has a line a logged step, `results` and `arrays` an entry a protocol."""
+    """One run folder: `log` has one entry per logged step, `results` and `arrays` one per protocol."""
 
     path: Path
     name: str
@@ -30,25 +31,42 @@ class Run:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     arrays: dict[str, Arrays] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    card: dict[str, Any] = field(default_factory=dict)  # encoder.json of an encoder that lies elsewhere
+    card: dict[str, Any] = field(default_factory=dict)  # encoder.json of an encoder stored elsewhere
+    position: int = 0  # among the runs of the page
+    several: bool = False  # whether the page shows other runs too
+
+    @property
+    def suffix(self) -> str:
+        """What tells its figures from those of the other runs of the page: ", NAME", or nothing."""
+        return f", {self.name}" if self.several else ""
+
+    @property
+    def prefix(self) -> str:
+        """The same in front of a sentence: "NAME: ", or nothing."""
+        return f"{self.name}: " if self.several else ""
+
+    @property
+    def style(self) -> str:
+        """The style of its curves."""
+        return series(self.position)
 
     @property
     def foreign(self) -> bool:
-        """Whether the encoder came ready, of others or with the package: there is nothing to tell of its training."""
+        """Whether the encoder is from timm or came with the package, so that there is no training to show."""
         return "encoder" in self.card
 
     @property
     def home(self) -> Path:
-        """Where the encoder and its log are: the folder itself, unless it keeps the results of a run elsewhere."""
+        """The folder of the encoder and its log: this one, unless it contains results of a run elsewhere."""
         return Path(self.card.get("run", self.path))
 
     def setting(self, group: str, name: str) -> Any:
-        """A field of the configuration, None where the run does not say."""
+        """A field of the configuration; None if unknown."""
         values = self.config.get(group)
         return values.get(name) if isinstance(values, dict) else None
 
     def part(self, protocol: str, name: str) -> dict[str, Any]:
-        """A mapping inside a result, such as its metrics or curves; empty where there is none."""
+        """A mapping inside a result, such as its metrics or curves; empty if there is none."""
         value = self.results.get(protocol, {}).get(name)
         return value if isinstance(value, dict) else {}
 
@@ -57,34 +75,48 @@ class Run:
         return numbers(self.part(protocol, "metrics"))
 
     def baselines(self, protocol: str) -> dict[str, dict[str, float]]:
-        """The same numbers of other features: {"raw pixels": {...}, "untrained": {...}}."""
+        """The same numbers of the baselines: {"raw pixels": {...}, "untrained": {...}}."""
         found = self.part(protocol, "baselines")
         return {str(name): numbers(values) for name, values in found.items() if isinstance(values, dict)}
 
     def command(self, protocol: str) -> str:
         """The command that made a result, or would make it."""
-        said = self.results.get(protocol, {}).get("command")
-        return said if isinstance(said, str) else f"prosmin evaluate {self.quoted} --protocols {protocol}"
+        stored = self.results.get(protocol, {}).get("command")
+        return stored if isinstance(stored, str) else f"prosmin evaluate {self.quoted} --protocols {protocol}"
 
     @property
     def quoted(self) -> str:
-        """The folder as a shell takes it."""
+        """The folder, quoted for a shell."""
         return shlex.quote(str(self.path))
 
     def column(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """The logged steps that carry a value, and the value: (n,), (n,)."""
+        """The logged steps that have a value, and the value: (n,), (n,)."""
         rows = [(line["step"], line[name]) for line in self.log if name in line]
         steps, values = zip(*rows, strict=True) if rows else ((), ())
         return np.array(steps, dtype=float), np.array(values, dtype=float)
 
 
 def numbers(values: dict[str, Any]) -> dict[str, float]:
-    """Only the entries that are numbers; a result may carry text beside them."""
+    """Only the entries that are numbers; a result may contain text too."""
     return {str(name): float(v) for name, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
 
 
+def curve(found: Any, *parts: str, edges: str = "") -> Arrays | None:
+    """Lists of numbers as arrays of one length, null as NaN; `edges` names one that is longer by one.
+
+    None if a list is missing, its length does not fit, or there are too few numbers to draw.
+    """
+    names = (*parts, edges) if edges else parts
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), list) for name in names):
+        return None
+    arrays = {name: np.array(found[name], dtype=float) for name in names}
+    count = len(arrays[parts[0]])
+    fits = all(arrays[name].shape == (count + (name == edges),) for name in names)
+    return arrays if fits and count > (0 if edges else 1) else None
+
+
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """The runs in the order given, with names that tell them apart."""
+    """The runs in the order given, each with a name that no other has."""
     folders = [Path(path) for path in paths]
     if not folders:
         raise UsageError(
@@ -94,11 +126,13 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     twice = [str(path) for i, path in enumerate(folders) if places[i] in places[:i]]
     if twice:
         raise UsageError(f"The report got {', '.join(dict.fromkeys(twice))} more than once; name each run once.")
-    return [read_run(path, name) for path, name in zip(folders, distinct_names(folders), strict=True)]
+    names = distinct_names(folders)
+    several = len(folders) > 1
+    return [read_run(path, names[i], position=i, several=several) for i, path in enumerate(folders)]
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """The shortest tails of the paths that are all different."""
+    """The shortest endings of the paths that are all different."""
     parts = [path.resolve().parts for path in paths]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(p[-depth:]) for p in parts]
@@ -107,64 +141,72 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
     return [str(path) for path in paths]
 
 
-def read_run(path: Path, name: str) -> Run:
-    """One run folder as it stands."""
+def read_run(path: Path, name: str, *, position: int = 0, several: bool = False) -> Run:
+    """One run folder."""
     if not path.is_dir():
         raise ProsminError(
             f"There is no run folder {path}; give a folder that prosmin pretrain or prosmin evaluate wrote."
         )
     notes: list[str] = []
-    card = _read_card(path / "encoder.json")
-    config = _config_of(card) if card else _read_config(path / "config.yaml", notes)
-    log = _read_log(Path(card.get("run", path)) / "metrics.jsonl", notes)
-    results = _read_results(path, notes)
-    if not (config or log or results):
-        if runs := runs_below(path):
-            raise ProsminError(f"{path} is not a run folder, but holds some. Give one of them, or several: {runs}.")
-        raise ProsminError(
-            f"{path} holds no run: config.yaml, metrics.jsonl and results/*.json are missing or unreadable; "
-            "give a folder that prosmin pretrain or prosmin evaluate wrote."
-        )
-    arrays = {p.stem: _read_arrays(p, notes) for p in sorted((path / "results").glob("*.npz"))}
-    return Run(path=path, name=name, config=config, log=log, results=results, arrays=arrays, notes=notes, card=card)
+    card = _read(path / "encoder.json", json.load, [])
+    if not any(isinstance(card.get(key), str) for key in ("encoder", "run")):
+        card = {}  # a run in its own folder, where config.yaml says more
+    again = f"; make it again with: prosmin evaluate {shlex.quote(str(path))} --protocols "
+    stored = sorted((path / "results").glob("*.json"))
+    run = Run(
+        path=path,
+        name=name,
+        config=_config_of(card) if card else _read(path / "config.yaml", yaml.safe_load, notes),
+        log=_read_log(Path(card.get("run", path)) / "metrics.jsonl", notes),
+        results={p.stem: result for p in stored if (result := _read(p, json.load, notes, advice=again + p.stem))},
+        arrays={p.stem: _read(p, _arrays, notes) for p in sorted((path / "results").glob("*.npz"))},
+        notes=notes,
+        card=card,
+        position=position,
+        several=several,
+    )
+    if run.config or run.log or run.results:
+        return run
+    if runs := runs_below(path):
+        raise ProsminError(f"{path} is not a run folder, but contains some. Give one of them, or several: {runs}.")
+    raise ProsminError(
+        f"{path} is not a run folder: config.yaml, metrics.jsonl and results/*.json are missing or unreadable; "
+        "give a folder that prosmin pretrain or prosmin evaluate wrote."
+    )
 
 
-def _read_config(path: Path, notes: list[str]) -> dict[str, Any]:
+def _read(path: Path, parse: Callable[[Any], Any], notes: list[str], advice: str = ".") -> dict[str, Any]:
+    """The mapping in a file; empty if there is no file, and with a note if it cannot be read."""
     if not path.exists():
         return {}
     try:
-        tree = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        tree = None
-    if not isinstance(tree, dict):
-        notes.append("config.yaml cannot be read and was left out.")
-        return {}
-    return tree
+        with path.open("rb") as file:
+            found = parse(file)
+    except (OSError, ValueError, EOFError, yaml.YAMLError, zipfile.BadZipFile):
+        found = None
+    if isinstance(found, dict):
+        return found
+    where = "results/" if path.parent.name == "results" else ""
+    notes.append(f"{where}{path.name} cannot be read and was left out{advice}")
+    return {}
 
 
-def _read_card(path: Path) -> dict[str, Any]:
-    """The card of an encoder that lies elsewhere; empty for a run in its own folder, whose config.yaml says more."""
-    try:
-        card = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    elsewhere = isinstance(card, dict) and any(isinstance(card.get(key), str) for key in ("encoder", "run"))
-    return card if elsewhere else {}
+def _arrays(file: Any) -> Arrays | None:
+    found = np.load(file, allow_pickle=False)
+    return {name: found[name] for name in found.files} if hasattr(found, "files") else None  # else one bare array
 
 
 def _config_of(card: dict[str, Any]) -> dict[str, Any]:
-    """What a card tells of the configuration: all of it for a run of prosmin, the network for an encoder of others."""
+    """The configuration as far as a card knows it: all of it for a prosmin run, else the backbone."""
     if "encoder" in card:
         return {"method": {"name": card["encoder"]}, "backbone": card.get("backbone")}
     return card["config"] if isinstance(card.get("config"), dict) else {}
 
 
 def _read_log(path: Path, notes: list[str]) -> list[Line]:
-    """The lines by step. A step logged again after a resume counts once, its last line wins."""
-    if not path.exists():
-        return []
+    """The lines by step. If a step was logged again after a resume, its last line counts."""
     try:
-        texts = path.read_text(errors="replace").splitlines()
+        texts = path.read_text(errors="replace").splitlines() if path.exists() else []
     except OSError as error:
         notes.append(f"metrics.jsonl cannot be read: {error.strerror}.")
         return []
@@ -173,7 +215,9 @@ def _read_log(path: Path, notes: list[str]) -> list[Line]:
     for text in filter(str.strip, texts):
         try:
             line = numbers(json.loads(text))
-            lines[_finite(line["step"])] = line
+            if not math.isfinite(line["step"]):
+                raise ValueError(line["step"])
+            lines[line["step"]] = line
         except (ValueError, KeyError, AttributeError):
             bad += 1
     if bad:
@@ -181,43 +225,13 @@ def _read_log(path: Path, notes: list[str]) -> list[Line]:
     return [lines[step] for step in sorted(lines)]
 
 
-def _finite(step: float) -> float:
-    if not math.isfinite(step):
-        raise ValueError(step)
-    return step
-
-
-def _read_results(run: Path, notes: list[str]) -> dict[str, dict[str, Any]]:
-    results = {}
-    for path in sorted((run / "results").glob("*.json")):
-        try:
-            result = json.loads(path.read_text())
-        except (OSError, ValueError):
-            result = None
-        if isinstance(result, dict):
-            results[path.stem] = result
-        else:
-            again = f"prosmin evaluate {shlex.quote(str(run))} --protocols {path.stem}"
-            notes.append(f"results/{path.name} cannot be read and was left out; make it again with: {again}")
-    return results
-
-
-def _read_arrays(path: Path, notes: list[str]) -> Arrays:
-    try:
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile):  # TypeError: one bare array
-        notes.append(f"results/{path.name} cannot be read and was left out.")
-        return {}
-
-
 def size_of_test(run: Run, protocol: str) -> int | None:
-    """How many test images a protocol was measured on, where it or one with the same images says."""
+    """The number of test images of a protocol, if its result or another on the same images says it."""
     tested = run.part(protocol, "data").get("test")
     for name in (protocol, *run.results):
         if name == protocol or (tested is not None and run.part(name, "data").get("test") == tested):
-            count = counted(run.part(name, "curves").get("reliability"))
             values = run.arrays.get(name, {}).get("uncertainty")
+            count = counted(run.part(name, "curves").get("reliability"))
             count = count or (len(values) if values is not None and values.ndim == 1 else 0)
             if count:
                 return count
@@ -225,7 +239,7 @@ def size_of_test(run: Run, protocol: str) -> int | None:
 
 
 def counted(curve: Any) -> int:
-    """The images in a reliability diagram, 0 where it does not say."""
+    """The number of images in a reliability diagram, 0 if unknown."""
     counts = curve.get("count") if isinstance(curve, dict) else None
     if not isinstance(counts, list) or not all(isinstance(n, int) for n in counts):
         return 0

@@ -1,6 +1,6 @@
 "use strict";
 
-// Light and dark: the system's choice until the reader makes one. Storage may be closed to local files.
+// Light and dark: the system's choice until the reader makes one. Browsers may forbid storage to local files.
 (() => {
   const root = document.documentElement;
   const button = document.getElementById("theme");
@@ -23,7 +23,7 @@
   });
 })();
 
-// What is wider than its place scrolls: its cut edges are shaded, and the keyboard can reach it only where it is.
+// What is too wide scrolls: its cut edges are shaded, and only then the keyboard can reach it.
 for (const scroller of document.querySelectorAll(".scroller")) {
   const edge = scroller.parentElement;
   const hint = edge.nextElementSibling?.matches(".hint") ? edge.nextElementSibling : null;
@@ -34,7 +34,7 @@ for (const scroller of document.querySelectorAll(".scroller")) {
     if (hidden - scroller.scrollLeft > 1) more.push("right");
     edge.dataset.more = more.join(" ");
     if (hint) hint.hidden = hidden <= 1;
-    if (scroller.getAttribute("role") !== "region") return; // the links of the sections are stops themselves
+    if (scroller.getAttribute("role") !== "region") return; // the links of the sections can be focused themselves
     if (hidden > 1 || scroller.scrollHeight > scroller.clientHeight + 1) scroller.tabIndex = 0;
     else scroller.removeAttribute("tabindex");
   };
@@ -42,7 +42,7 @@ for (const scroller of document.querySelectorAll(".scroller")) {
   new ResizeObserver(look).observe(scroller);
 }
 
-// The section in sight is marked in the bar above.
+// The visible section is marked in the bar at the top.
 (() => {
   const bar = document.querySelector("nav .scroller");
   const links = new Map([...bar.querySelectorAll("a")].map((link) => [link.hash.slice(1), link]));
@@ -58,7 +58,7 @@ for (const scroller of document.querySelectorAll(".scroller")) {
   for (const section of document.querySelectorAll("main > section")) seen.observe(section);
 })();
 
-// Reading a curve: under the pointer, or with the arrow keys.
+// The values of a curve are shown under the pointer, or with the arrow keys.
 for (const plot of document.querySelectorAll(".plot[data-readout]")) {
   const curves = JSON.parse(plot.dataset.readout).filter((curve) => curve.at.length);
   const cursor = plot.querySelector(".cursor");
@@ -91,7 +91,7 @@ for (const plot of document.querySelectorAll(".plot[data-readout]")) {
   });
 }
 
-// The pictures of a run: names and neighbours in one block of JSON, thumbnails in one picture of which pieces are drawn.
+// The images of a run: names and neighbours in one block of JSON, all thumbnails in one image that is drawn in pieces.
 const albumOf = (() => {
   const kept = new Map();
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
@@ -120,7 +120,7 @@ const wordsOf = (album, i) => ({
   key: album.key[i],
 });
 
-// A picture in full: its key may be longer than a caption holds. Beneath it the pictures nearest to it.
+// One image in full, with its whole key and the images nearest to it.
 const viewer = (() => {
   const dialog = document.getElementById("viewer");
   const [image, canvas, near] = ["img", ".shown canvas", ".near"].map((name) => dialog.querySelector(name));
@@ -183,7 +183,7 @@ const viewer = (() => {
   return open;
 })();
 
-// The map: a picture under the pointer or found with the arrow keys, opened by a click or Enter.
+// The map: the image under the pointer, or reached with the arrow keys, is opened by a click or Enter.
 for (const figure of document.querySelectorAll(".atlas")) {
   const [plot, spot, tip, readout] = [".plot", ".spot", ".tip", ".readout"].map((name) => figure.querySelector(name));
   const album = () => albumOf(figure.dataset.run);
@@ -192,7 +192,7 @@ for (const figure of document.querySelectorAll(".atlas")) {
     const [box, place, view] = [plot.getBoundingClientRect(), svg.getScreenCTM(), svg.viewBox.baseVal];
     return { left: place.e - box.left, top: place.f - box.top, width: place.a * view.width, height: place.d * view.height };
   };
-  const REACH = 24; // pixels from the pointer within which a picture counts as meant
+  const REACH = 24; // pixels: an image further from the pointer is not selected
   let here = null;
   const clear = () => { here = null; spot.hidden = tip.hidden = true; readout.textContent = ""; };
   const point = (i) => {
@@ -222,21 +222,21 @@ for (const figure of document.querySelectorAll(".atlas")) {
     });
     return [best, Math.sqrt(least)];
   };
-  const meant = (event) => {
+  const under = (event) => {
     const box = plot.getBoundingClientRect();
     const { left, top, width, height } = frame();
     const [i, distance] = nearest((event.clientX - box.left - left) / width, (event.clientY - box.top - top) / height);
     return distance * width < REACH ? i : null;
   };
   plot.addEventListener("pointermove", (event) => {
-    const i = meant(event);
+    const i = under(event);
     if (i === null) clear();
     else if (i !== here) point(i);
   });
   plot.addEventListener("pointerleave", clear);
   plot.addEventListener("blur", clear);
   plot.addEventListener("click", (event) => {
-    const i = meant(event);
+    const i = under(event);
     if (i !== null) viewer(album(), i);
   });
   plot.addEventListener("keydown", (event) => {

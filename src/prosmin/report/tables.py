@@ -1,4 +1,4 @@
-"""Tables of metrics: columns for runs and baselines, and a note where they were measured on different images."""
+"""Tables of metrics for runs and baselines, and warnings where results do not belong together."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,133 +6,74 @@ from dataclasses import dataclass
 from prosmin.evaluation.metrics.intervals import wilson
 from prosmin.evaluation.metrics.table import ACCURACIES, Metric, interval_of, metric, spread_of
 from prosmin.report.blocks import Cell, Row, Table
-from prosmin.report.drawing.svg import series
 from prosmin.report.metrics import baseline, best, protocol
 from prosmin.report.runs import Run, size_of_test
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column of numbers: {metric name: value}."""
+    """The numbers of a run, a baseline or a score: {metric name: value}."""
 
     label: str
     metrics: dict[str, float]
-    style: str
-    trained: bool
-    size: int | None = None  # test images, where known
+    style: str = ""
+    trained: bool = True
+    size: int | None = None  # number of test images, if known
 
 
 def columns(runs: Sequence[Run], protocol: str) -> list[Column]:
     """The runs and the baselines of a protocol."""
     found = [
         Column(
-            label=run.name if len(runs) > 1 else "trained",
+            label=run.name if run.several else "trained",
             metrics=run.metrics(protocol),
-            style=series(i),
-            trained=True,
+            style=run.style,
             size=size_of_test(run, protocol),
         )
-        for i, run in enumerate(runs)
+        for run in runs
     ]
-    names = dict.fromkeys(name for run in runs for name in run.baselines(protocol))
-    for name in names:
+    for name in dict.fromkeys(name for run in runs for name in run.baselines(protocol)):
         having = [(run, run.baselines(protocol)[name]) for run in runs if name in run.baselines(protocol)]
         if all(values == having[0][1] for _, values in having):
             having = having[:1]
         for run, values in having:
-            # An untrained encoder depends on its backbone and seed: runs that differ in it keep their own.
+            # An untrained encoder depends on its backbone and seed: each run keeps its own if they differ.
             label = baseline(name) if len(having) == 1 else f"{baseline(name)}, {run.name}"
-            found.append(
-                Column(label=label, metrics=values, style="quiet", trained=False, size=size_of_test(run, protocol))
-            )
+            size = size_of_test(run, protocol)
+            found.append(Column(label=label, metrics=values, style="quiet", trained=False, size=size))
     return found
 
 
-def measured_on(run: Run, name: str) -> str:
-    """The images of a result; empty where it does not say, or where it has sets of its own."""
-    data = run.part(name, "data")
-    if name == "transfer" or not {"train", "test"} <= data.keys():
-        return ""
-    return f"{data['test']}, train {data['train']}"
-
-
-def differ(runs: Sequence[Run]) -> bool:
-    """Whether not all the numbers of these runs are of the same images."""
-    return len({said for run in runs for name in run.results if (said := measured_on(run, name))}) > 1
-
-
-def heading(runs: Sequence[Run], name: str) -> str:
-    """The title of a protocol's table, with its images where there are others on the page."""
-    by_run = {run.name: on for run in runs if (on := measured_on(run, name))}
-    if not by_run or not differ(runs):
-        return protocol(name)
-    alike = len(set(by_run.values())) == 1
-    said = [next(iter(by_run.values()))] if alike else [f"{on} ({run})" for run, on in by_run.items()]
-    return f"{protocol(name)} on {'; '.join(said)}"
-
-
-def mixed(run: Run) -> list[str]:
-    """A warning each where the protocols of one run were measured on different images or by different encoders."""
-    apart = "so that their numbers do not belong together"
-    said = []
-    if pictures := _listed(run, measured_on, "on"):
-        said.append(
-            f"its protocols were measured on different images, {apart}: {pictures}. "
-            "prosmin evaluate --out DIR keeps the results of each set apart."
-        )
-    if encoders := _listed(run, measured_by, "by"):
-        said.append(
-            f"its protocols were measured by different encoders, {apart}: {encoders}. "
-            "Give the commands of the older ones again: what is not of the present encoder is measured anew."
-        )
-    return said
-
-
-def measured_by(run: Run, name: str) -> str:
-    """The encoder of a result: the hash of its weights, and its step; empty where it does not say."""
-    checkpoint = run.part(name, "checkpoint")
-    if not isinstance(checkpoint.get("hash"), str):
-        return ""
-    return f"the encoder {checkpoint['hash']}" + (f" of step {checkpoint['step']}" if "step" in checkpoint else "")
-
-
-def _listed(run: Run, of: Callable[[Run, str], str], word: str) -> str:
-    """The protocols by what they were measured on, or by; empty where that is the same for all that say."""
-    found: dict[str, list[str]] = {}
-    for name in run.results:
-        if what := of(run, name):
-            found.setdefault(what, []).append(name)
-    return "; ".join(f"{', '.join(names)} {word} {what}" for what, names in found.items()) if len(found) > 1 else ""
-
-
-def too_narrow(runs: Sequence[Run]) -> str:
-    """A sentence to follow one about intervals, where some are of the embedded photographs; else empty."""
-    tested = [run.part(name, "data").get("test") for run in runs for name in run.results if name != "transfer"]
-    tested += [spec for run in runs for spec in run.part("transfer", "sets")]
-    if not any(str(spec).partition("@")[0] == "photos" for spec in tested):
-        return ""
-    return (
-        " The patches of the embedded photographs overlap, but are counted as independent test images: "
-        "their intervals are too narrow, often by a factor of 2 or more."
-    )
+def cells(of: Sequence[Column], key: str) -> list[Cell]:
+    """One metric of several columns, the best in bold."""
+    how = metric(key)
+    values = [column.metrics.get(key) for column in of]
+    return [
+        Cell("–" if v is None else how.text(v), best=b, detail=_uncertainty(column, key, how))
+        for column, v, b in zip(of, values, best(values, how), strict=True)
+    ]
 
 
 def metrics_table(of: Sequence[Column], keys: Sequence[str], title: str) -> Table:
-    """Metrics as rows, runs and baselines as columns, the best of a row in bold."""
-    rows: list[Row] = []
-    for key in keys:
-        how = metric(key)
-        values = [column.metrics.get(key) for column in of]
-        cells = [
-            Cell("–" if v is None else how.text(v), best=b, detail=uncertainty(column, key, how))
-            for column, v, b in zip(of, values, best(values, how), strict=True)
-        ]
-        rows.append([Cell(how.heading(), head=True), *cells])
+    """Metrics as rows."""
+    rows: list[Row] = [[Cell(metric(key).heading(), head=True), *cells(of, key)] for key in keys]
     return Table(columns=[title, *(column.label for column in of)], rows=rows, caption=title)
 
 
-def uncertainty(column: Column, key: str, how: Metric) -> str:
-    """What stands behind a number: its spread over draws, or its interval over the test images."""
+def scores_table(scores: dict[str, dict[str, float]], title: str, *, keys: Sequence[str] = ()) -> Table:
+    """Metrics as columns, one row per score: all metrics, or those of `keys` that a score has."""
+    of = [Column(label=name, metrics=values) for name, values in scores.items()]
+    found = dict.fromkeys(key for column in of for key in column.metrics)
+    keys = [key for key in keys if key in found] if keys else list(found)
+    rows: list[Row] = [
+        [Cell(column.label, head=True), *row]
+        for column, *row in zip(of, *(cells(of, key) for key in keys), strict=True)
+    ]
+    return Table(columns=[title, *(metric(key).heading() for key in keys)], rows=rows, caption=title)
+
+
+def _uncertainty(column: Column, key: str, how: Metric) -> str:
+    """The standard deviation of a number over draws, or its interval over the test images."""
     spread = column.metrics.get(spread_of(key))
     if spread is not None:
         return f"± {100 * spread:.1f}" if how.percent else f"± {how.text(spread)}"
@@ -142,3 +83,67 @@ def uncertainty(column: Column, key: str, how: Metric) -> str:
     if low is None or high is None:
         return ""
     return f"[{100 * low:.1f}, {100 * high:.1f}]" if how.percent else f"[{how.text(low)}, {how.text(high)}]"
+
+
+def measured_on(run: Run, name: str) -> str:
+    """The images of a result; empty if it does not say, or has other sets."""
+    data = run.part(name, "data")
+    if name == "transfer" or not {"train", "test"} <= data.keys():
+        return ""
+    return f"{data['test']}, train {data['train']}"
+
+
+def measured_by(run: Run, name: str) -> str:
+    """The encoder of a result: the hash of its weights and its step; empty if it does not say."""
+    checkpoint = run.part(name, "checkpoint")
+    if not isinstance(checkpoint.get("hash"), str):
+        return ""
+    return f"the encoder {checkpoint['hash']}" + (f" of step {checkpoint['step']}" if "step" in checkpoint else "")
+
+
+def heading(runs: Sequence[Run], name: str) -> str:
+    """The title of a protocol's table, with its images if other tables of the page have others."""
+    by_run = {run.name: on for run in runs if (on := measured_on(run, name))}
+    everywhere = {on for run in runs for other in run.results if (on := measured_on(run, other))}
+    if not by_run or len(everywhere) < 2:
+        return protocol(name)
+    same = len(set(by_run.values())) == 1
+    sets = [next(iter(by_run.values()))] if same else [f"{on} ({run})" for run, on in by_run.items()]
+    return f"{protocol(name)} on {'; '.join(sets)}"
+
+
+def mixed(run: Run) -> list[str]:
+    """Warnings if the protocols of one run were measured on different images or with different encoders."""
+    warnings = []
+    if images := _listed(run, measured_on, "on"):
+        warnings.append(
+            f"its protocols were measured on different images, so their numbers cannot be compared: {images}. "
+            "Use prosmin evaluate --out DIR to keep the results of each set in its own folder."
+        )
+    if encoders := _listed(run, measured_by, "by"):
+        warnings.append(
+            f"its protocols were measured by different encoders, so their numbers cannot be compared: {encoders}. "
+            "Run the commands of the older results again; they are measured with the present encoder."
+        )
+    return warnings
+
+
+def _listed(run: Run, of: Callable[[Run, str], str], word: str) -> str:
+    """The protocols by their images, or encoders; empty if all results that say so have the same."""
+    found: dict[str, list[str]] = {}
+    for name in run.results:
+        if what := of(run, name):
+            found.setdefault(what, []).append(name)
+    return "; ".join(f"{', '.join(names)} {word} {what}" for what, names in found.items()) if len(found) > 1 else ""
+
+
+def too_narrow(runs: Sequence[Run]) -> str:
+    """A sentence to follow one about intervals, if some are of the embedded photographs; else empty."""
+    tested = [run.part(name, "data").get("test") for run in runs for name in run.results if name != "transfer"]
+    tested += [spec for run in runs for spec in run.part("transfer", "sets")]
+    if not any(str(spec).partition("@")[0] == "photos" for spec in tested):
+        return ""
+    return (
+        " The patches of the embedded photographs overlap but are counted as independent test images, so "
+        "their intervals are too narrow, often by a factor of 2 or more."
+    )

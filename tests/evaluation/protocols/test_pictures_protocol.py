@@ -251,13 +251,13 @@ class TestProtocol:
         shown = gallery(Ranked(context.sets["test"], context.uncertainty("test")), strange)
         run = Run(path="r", name="r", arrays={"uncertainty": shown, "pictures": pictures.run(context).arrays})
         album = read_album(run)
-        opened = [int(p.place.removeprefix("0:")) for p in gallery_block(run, 0, "ood", album, named=False).pictures]
+        opened = [int(p.place.removeprefix("0:")) for p in gallery_block(run, "ood", album).pictures]
         np.testing.assert_allclose(album.value[opened], shown["thumbnail_uncertainty"][order(shown, "ood")], rtol=1e-6)
         assert len(set(opened)) == 24
         del shown["thumbnail_set"]  # as earlier versions left it: rather none than the wrong one
-        old = gallery_block(run, 0, "ood", album, named=False).pictures
+        old = gallery_block(run, "ood", album).pictures
         assert [picture.place for picture in old] == [""] * 24
-        assert all(p.place for p in gallery_block(run, 0, "certain", album, named=False).pictures)
+        assert all(p.place for p in gallery_block(run, "certain", album).pictures)
 
     def test_thumbnails_show_the_pictures(self, measured):
         context, result = measured

@@ -1,1 +1,1 @@
-"""Charts as inline SVG: pure functions, data in, a drawing out."""
+"""Charts as inline SVG: pure functions from data to a drawing."""

@@ -1,4 +1,4 @@
-"""Axes of a chart: the range they span, the ticks on them, and where a value lies between 0 and 1."""
+"""Axes of a chart: their range, their ticks, and the place of a value between 0 and 1."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Axis:
     percent: bool = False  # shares, written as per cent
 
     def place(self, values: Sequence[float] | np.ndarray) -> np.ndarray:
-        """Values as shares of the axis, not a number where a value is not finite: (n,) -> (n,)."""
+        """Values as shares of the axis, NaN where a value is not finite: (n,) -> (n,)."""
         values = np.asarray(values, dtype=float)
         low, high = self.low, self.high
         if self.log:
@@ -45,13 +45,13 @@ class Axis:
 
 
 def finite(values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """The finite values alone."""
+    """Only the finite values."""
     values = np.asarray(values, dtype=float)
     return values[np.isfinite(values)]
 
 
 def nice_step(span: float, count: int) -> float:
-    """The step of 1, 2 or 5 times a power of ten that cuts `span` into about `count` parts."""
+    """The step of 1, 2 or 5 times a power of ten that divides `span` into about `count` parts."""
     raw = span / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     return next(m * power for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9))
@@ -64,7 +64,7 @@ def _ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def tight_axis(values: Sequence[float] | np.ndarray, *, count: int = 5) -> Axis:
-    """An axis from the smallest to the largest value, for what runs along the bottom."""
+    """An x axis from the smallest to the largest value."""
     known = finite(values)
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     if high <= low:
@@ -73,13 +73,13 @@ def tight_axis(values: Sequence[float] | np.ndarray, *, count: int = 5) -> Axis:
 
 
 def round_axis(values: Sequence[float] | np.ndarray, *, zero: bool = False, log: bool = False, count: int = 4) -> Axis:
-    """An axis whose ends are ticks; `zero` makes it start at 0, `log` is used only where it helps."""
+    """An axis whose ends are ticks; `zero` makes it start at 0, `log` is used only for a wide range."""
     known = finite(values)
     if log and known.size and known.min() > 0 and known.max() / known.min() > WIDE:
         return _log_axis(float(known.min()), float(known.max()))
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     low, high = (min(low, 0.0), max(high, 0.0)) if zero else (low, high)
-    if high - low <= 1e-12 * max(abs(low), abs(high)):  # one value only, all rounding apart
+    if high - low <= 1e-12 * max(abs(low), abs(high)):  # one value, except for rounding
         pad = abs(low) / 2 or 0.5
         low, high = low - pad, high + pad
     step = nice_step(high - low, count)
@@ -88,7 +88,7 @@ def round_axis(values: Sequence[float] | np.ndarray, *, zero: bool = False, log:
 
 
 def share_axis(values: Sequence[float] | np.ndarray, *, zero: bool = False) -> Axis:
-    """Shares as per cent, within what the data need."""
+    """Shares as per cent, over the range of the data."""
     return replace(round_axis(values, zero=zero), percent=True)
 
 

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from prosmin.evaluation.metrics.table import number, percent
-from prosmin.report.blocks import Table
+from prosmin.report.blocks import Figure, figure
 from prosmin.report.drawing.axes import Axis, finite, round_axis, share_axis, tight_axis, unit_axis
 from prosmin.report.drawing.svg import (
     BOTTOM,
@@ -32,28 +32,32 @@ from prosmin.report.drawing.svg import (
 BINS = 32
 
 
-def two_groups(words: Words, groups: Sequence[tuple[str, np.ndarray, str]]) -> tuple[Chart, Table]:
-    """Groups (label, scores, style), each as shares of its own size. The outer bins hold all beyond."""
-    groups = [(label, scores[np.isfinite(scores)], style) for label, scores, style in groups]
-    edges = common_edges([scores for _, scores, _ in groups])
-    shares = [
-        np.histogram(np.clip(scores, edges[0], edges[-1]), edges)[0] / max(len(scores), 1) for _, scores, _ in groups
+def two_histograms(words: Words, groups: Sequence[tuple[str, np.ndarray, str]], command: str) -> Figure:
+    """Groups (label, values, style), each as shares of its size. The outer bins include everything beyond them."""
+    groups = [(label, finite(values), style) for label, values, style in groups]
+    edges = common_edges([values for _, values, _ in groups])
+    drawn = [
+        Heights(
+            label=label,
+            heights=np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / max(len(values), 1),
+            style=style,
+        )
+        for label, values, style in groups
     ]
-    drawn = [Heights(label=g[0], heights=share, style=g[2]) for g, share in zip(groups, shares, strict=True)]
-    rows = [
-        [f"{number(low)} to {number(high)}", *(percent(share[i]) for share in shares)]
-        for i, (low, high) in enumerate(pairwise(edges))
-    ]
-    table = Table(
-        columns=[words.x, *(f"{label} ({len(s):,})" for label, s, _ in groups)],
-        rows=rows,
-        caption=words.title,
+    return figure(
+        words,
+        histogram_chart(words, edges, drawn),
+        columns=[words.x, *(f"{label} ({len(values):,})" for label, values, _ in groups)],
+        rows=[
+            [f"{number(low)} to {number(high)}", *(percent(group.heights[i]) for group in drawn)]
+            for i, (low, high) in enumerate(pairwise(edges))
+        ],
+        commands=[command],
     )
-    return histogram_chart(words, edges, drawn), table
 
 
 def common_edges(groups: Sequence[np.ndarray]) -> np.ndarray:
-    """Edges (BINS + 1,) over the middle 99 % of each group, so that one far score flattens nothing."""
+    """Edges (BINS + 1,) over the middle 99 % of each group, so that one outlier does not flatten the rest."""
     ranges = [np.quantile(scores, [0.005, 0.995]) for scores in groups if scores.size]
     low = min((float(r[0]) for r in ranges), default=0.0)
     high = max((float(r[1]) for r in ranges), default=1.0)
@@ -62,12 +66,12 @@ def common_edges(groups: Sequence[np.ndarray]) -> np.ndarray:
     return np.linspace(low, high, BINS + 1)
 
 
-POINTS = 320  # points a curve keeps: about one a unit of the drawing
+POINTS = 320  # of a curve: about one per unit of the drawing's width
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One line, x and y, perhaps with a band from low to high, all (n,); in the legend if it has a label."""
+    """One line, x and y, with an optional band from low to high, all (n,); in the legend if it has a label."""
 
     label: str
     x: np.ndarray
@@ -115,41 +119,42 @@ def histogram_chart(words: Words, edges: np.ndarray, groups: Sequence[Heights]) 
     return Chart(svg=svg(words, body), legend=[(group.style, group.label) for group in groups])
 
 
-def reliability_chart(
-    words: Words, edges: np.ndarray, *, confidence: np.ndarray, accuracy: np.ndarray, count: np.ndarray
-) -> Chart:
-    """Accuracy by confidence with the gap between them, above the histogram of the confidences; all (n,)."""
+def reliability_chart(words: Words, bins: dict[str, np.ndarray]) -> Chart:
+    """Accuracy by confidence with the gap between them, above the histogram of the confidences.
+
+    `bins` has confidence, accuracy and count, (n,) each, and their edges (n + 1,).
+    """
     tall = HEIGHT + 64
     x, y = unit_axis(), unit_axis()
     body = [grid(words, x, y, labels=False), path(across(x, [0, 1]), up(y, [0, 1]), "line quiet dashed")]
+    count = bins["count"]
     share = count / max(float(count.sum()), 1.0)
-    floor, room = tall - BOTTOM, 46.0  # the histogram's own strip, under the diagram
+    floor, room = tall - BOTTOM, 46.0  # the histogram below the diagram
     peak = max(float(share.max(initial=0.0)), 1e-9)
     for i in np.flatnonzero(count > 0):
-        left, right = across(x, edges[[i, i + 1]])
-        top, middle = up(y, [accuracy[i], confidence[i]])
-        wide = right - left - 1.5
-        body.append(rect(left + 0.75, top, wide, HEIGHT - BOTTOM - top, "bar s0"))
-        body.append(rect(left + 0.75, min(top, middle), wide, abs(middle - top), "gap"))
-        tick = path(np.array([left + 0.75, left + 0.75 + wide]), np.array([middle, middle]), "line s1")
-        body.append(tick)
+        left, right = across(x, bins["edges"][[i, i + 1]]) + np.array([0.75, -0.75])
+        top, middle = up(y, [bins["accuracy"][i], bins["confidence"][i]])
         high = room * share[i] / peak
-        body.append(rect(left + 0.75, floor - high, wide, high, "bar quiet"))
-    body.append(text(LEFT - 6, floor - room + 8, f"{100 * peak:.0f} %", "tick end"))
-    body.append(text(LEFT - 6, floor, "0", "tick end"))
-    body.append(path(np.array([LEFT, WIDTH - RIGHT]), np.array([floor, floor]), "axis"))
-    body.append(bottom(words, x, floor))
+        body += [
+            rect(left, top, right - left, HEIGHT - BOTTOM - top, "bar s0"),
+            rect(left, min(top, middle), right - left, abs(middle - top), "gap"),
+            path(np.array([left, right]), np.array([middle, middle]), "line s1"),
+            rect(left, floor - high, right - left, high, "bar quiet"),
+        ]
+    body += [
+        text(LEFT - 6, floor - room + 8, f"{100 * peak:.0f} %", "tick end"),
+        text(LEFT - 6, floor, "0", "tick end"),
+        path(np.array([LEFT, WIDTH - RIGHT]), np.array([floor, floor]), "axis"),
+        bottom(words, x, floor),
+    ]
     legend = [("s0", "accuracy"), ("s1", "mean confidence"), ("quiet", "share of images")]
     return Chart(svg=svg(words, body, height=tall), legend=legend)
 
 
 def _band(x: np.ndarray, low: np.ndarray, high: np.ndarray, style: str) -> str:
     known = np.isfinite(x) & np.isfinite(low) & np.isfinite(high)
-    return path(
-        np.concatenate([x[known], x[known][::-1]]),
-        np.concatenate([low[known], high[known][::-1]]),
-        f"band {style}",
-    )
+    across_and_back = np.concatenate([x[known], x[known][::-1]])
+    return path(across_and_back, np.concatenate([low[known], high[known][::-1]]), f"band {style}")
 
 
 def _marks(x: np.ndarray, y: np.ndarray, style: str) -> list[str]:
@@ -161,7 +166,7 @@ def _marks(x: np.ndarray, y: np.ndarray, style: str) -> list[str]:
 
 
 def _thinned(curve: Curve) -> Curve:
-    """The curve with few enough points; the lowest and highest of each stretch stay, so no spike is lost."""
+    """The curve with few enough points; the lowest and highest of each stretch are kept, so that no spike is lost."""
     if len(curve.x) <= POINTS:
         return curve
     keep = {0, len(curve.x) - 1}
@@ -171,13 +176,13 @@ def _thinned(curve: Curve) -> Curve:
             keep |= {int(stretch[np.nanargmin(values)]), int(stretch[np.nanargmax(values)])}
     at = np.array(sorted(keep))
     low, high = (None if v is None else v[at] for v in (curve.low, curve.high))
-    return Curve(label=curve.label, x=curve.x[at], y=curve.y[at], style=curve.style, low=low, high=high, marks=False)
+    return replace(curve, x=curve.x[at], y=curve.y[at], low=low, high=high, marks=False)
 
 
 def _readout(words: Words, x: Axis, y: Axis, curves: Sequence[Curve]) -> str:
     """For each curve: places along the drawing as shares of its width, and the text there."""
     found = []
-    strong = [curve for curve in curves if "quiet" not in curve.style] or curves  # a line of text holds no more
+    strong = [curve for curve in curves if "quiet" not in curve.style] or curves  # more would not fit in a line
     for curve in strong:
         known = np.isfinite(curve.x) & np.isfinite(curve.y)
         places = across(x, curve.x[known]) / WIDTH
@@ -201,7 +206,7 @@ def heat_chart(
     write: Callable[[float], str],
     whole: tuple[str, float] | None = None,
 ) -> Chart:
-    """Values (rows, columns), empty where not finite; `whole` is a number without columns, drawn across the top."""
+    """Values (rows, columns), empty where not finite; `whole` is a number for all columns, drawn across the top."""
     known = finite(np.append(values.ravel(), [] if whole is None else [whole[1]]))
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     wide = (WIDTH - NAMES) / max(len(columns), 1)
@@ -229,12 +234,12 @@ def heat_chart(
     return Chart(svg=svg(words, body, height=round(top) + 2))
 
 
-APART = 12.0  # units between the names of points that lie at one height
+APART = 12.0  # units between the names of points at the same height
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One run: x and y, perhaps with an interval of y."""
+    """One run: x and y, with an optional interval of y."""
 
     label: str
     x: float
@@ -244,7 +249,7 @@ class Point:
 
 
 def scatter_chart(words: Words, points: Sequence[Point], *, x: Axis, y: Axis) -> Chart:
-    """Every point with its name beside it."""
+    """Points with their names beside them."""
     lefts, tops = across(x, [p.x for p in points]), up(y, [p.y for p in points])
     body = [grid(words, x, y)]
     heights = spaced(tops)
@@ -252,13 +257,13 @@ def scatter_chart(words: Words, points: Sequence[Point], *, x: Axis, y: Axis) ->
         if point.interval is not None:
             body.append(path(np.array([left, left]), up(y, point.interval), f"whisker {point.style}"))
         body.append(f'<circle cx="{left:.1f}" cy="{top:.1f}" r="4.5" class="mark {point.style}"/>')
-        late = left > 0.62 * WIDTH  # names run inwards
+        late = left > 0.62 * WIDTH  # names of points at the right stand to their left
         body.append(text(left + (-9 if late else 9), height + 3.5, point.label, "name end" if late else "name"))
     return Chart(svg=svg(words, body))
 
 
 def spaced(tops: np.ndarray) -> np.ndarray:
-    """Heights for names: those of their points, pushed apart where they would touch, within the plot."""
+    """Heights for names: those of their points, moved apart where they would overlap, within the plot."""
     order = np.argsort(tops, kind="stable")
     heights = tops[order].astype(float)
     for i in range(1, len(heights)):

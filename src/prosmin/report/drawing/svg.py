@@ -14,7 +14,7 @@ SERIES = 6  # styles s0 to s5 in style.css
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A drawing, the legend beside it, and what to read at each place along it (JSON for script.js)."""
+    """A drawing, its legend, and the values shown under the pointer (JSON for script.js)."""
 
     svg: Markup
     legend: Sequence[tuple[str, str]] = ()
@@ -23,7 +23,7 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """What a chart says to those who cannot see it, and along its axes. `id` is unique in the page."""
+    """The title, the description for screen readers and the axis labels of a chart. `id` is unique in the page."""
 
     id: str
     title: str
@@ -33,7 +33,7 @@ class Words:
 
 
 def series(index: int) -> str:
-    """The style of the i-th run; beyond six they repeat, dashed."""
+    """The style of the i-th run; after six they repeat, dashed."""
     return f"s{index % SERIES}" + (" dashed" if index >= SERIES else "")
 
 
@@ -48,12 +48,12 @@ def svg(words: Words, body: Sequence[str], *, height: int = HEIGHT) -> Markup:
 
 
 def text(x: float, y: float, text: str, style: str) -> str:
-    """One line of text; `style` places it: end, middle."""
+    """One line of text; `style` aligns it: end, middle."""
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{style}">{escape(text)}</text>'
 
 
 def rect(x: float, y: float, width: float, height: float, style: str) -> str:
-    """A rectangle from its top left."""
+    """A rectangle; x and y are its top left corner."""
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{max(height, 0.0):.1f}" class="{style}"/>'
 
 
@@ -73,18 +73,17 @@ LEFT, RIGHT, TOP, BOTTOM = 44, 10, 24, 36
 
 
 def across(axis: Axis, values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Values along the bottom as places in the drawing."""
+    """Values of the x axis as coordinates of the drawing."""
     return LEFT + axis.place(values) * (WIDTH - LEFT - RIGHT)
 
 
 def up(axis: Axis, values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Values up the side as places in the drawing."""
-    # Held inside the plot: a value outside a fixed axis touches its edge.
+    """Values of the y axis as coordinates of the drawing; a value outside the axis is drawn at its end."""
     return HEIGHT - BOTTOM - np.clip(axis.place(values), 0.0, 1.0) * (HEIGHT - TOP - BOTTOM)
 
 
 def grid(words: Words, x: Axis, y: Axis, *, labels: bool = True) -> str:
-    """Both axes with their ticks; `labels` is False where something stands between the plot and its lower axis."""
+    """Both axes with their ticks; `labels=False` leaves out those of the x axis, for a chart with more below."""
     parts = [text(LEFT - 38, 11, words.y, "axis-label")]
     for tick, place in zip(y.ticks, up(y, y.ticks), strict=True):
         parts.append(path(np.array([LEFT, WIDTH - RIGHT]), np.array([place, place]), "grid"))
@@ -95,7 +94,7 @@ def grid(words: Words, x: Axis, y: Axis, *, labels: bool = True) -> str:
 
 
 def bottom(words: Words, x: Axis, base: float) -> str:
-    """The ticks along the bottom and what they count."""
+    """The ticks and the label of the x axis."""
     places = across(x, x.ticks)
     ticks = [text(place, base + 14, x.label(tick), "tick middle") for tick, place in zip(x.ticks, places, strict=True)]
     return "".join([*ticks, text(WIDTH - RIGHT, base + 30, words.x, "axis-label end")])

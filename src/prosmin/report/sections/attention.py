@@ -1,33 +1,25 @@
-"""Attention maps: where the class token of a ViT's last block looks."""
+"""Attention maps of the class token in the last block of a ViT."""
 
-import base64
-import io
 from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image
 
 from prosmin.evaluation.metrics.table import percent
-from prosmin.report.blocks import Block, Cell, Row, Section, Shot, Strip, Strips, Table
+from prosmin.report.blocks import Block, Cell, Row, Section, Strip, Strips, Table
 from prosmin.report.runs import Arrays, Run
-from prosmin.report.sections.images import Album, read_album
+from prosmin.report.sections.images import Album, data_uri, read_album
 
 SIDE = 112  # pixels of an image on the page
 HEADS = 12  # maps of single heads beside the mean
-COARSE = 64  # views up to this side keep hard pixels
-STOPS = (0.0, 0.35, 0.65, 0.85, 1.0)  # of the largest weight; the colours grow lighter all the way
+COARSE = 64  # views up to this side are drawn with visible pixels
+STOPS = (0.0, 0.35, 0.65, 0.85, 1.0)  # shares of the largest weight; the colours become steadily lighter
 COLOURS = ((10, 8, 40), (105, 25, 110), (220, 85, 60), (250, 170, 50), (252, 250, 190))
 
 
-def attention_section(runs: Sequence[Run]) -> Section:
+def blocks(runs: Sequence[Run]) -> list[Block]:
     """The maps of each run that has a ViT; without one there is no such section."""
-    found = [(i, run, album) for i, run in enumerate(runs) if (album := read_album(run)) and has_attention(run, album)]
-    blocks: list[Block] = [strips(run, i, album, named=len(runs) > 1) for i, run, album in found]
-    lead = (
-        "Which patches the class token of the last block, the image's features, is made from: the brighter, the "
-        "more weight a patch has. Each map is drawn up to its own maximum. From the surest image to the least sure."
-    )
-    return Section(id="attention", title="Attention", lead=lead, blocks=blocks)
+    return [strips(run, album) for run in runs if (album := read_album(run)) and has_attention(run, album)]
 
 
 def has_attention(run: Run, album: Album) -> bool:
@@ -47,48 +39,37 @@ def has_attention(run: Run, album: Album) -> bool:
     )
 
 
-def strips(run: Run, i: int, album: Album, *, named: bool) -> Strips:
-    """A row per image: what the encoder sees, the mean over the heads, every head."""
+def strips(run: Run, album: Album) -> Strips:
+    """One row per image: what the encoder sees, the mean over the heads, every head."""
     arrays = run.arrays["pictures"]
     weights, places = arrays["attention"].astype(float), arrays["attention_of"].astype(int)
     heads, height, width = weights.shape[1:]
+    names = ["mean of heads", *(f"head {h + 1}" for h in range(min(heads, HEADS)))]
     rows: list[Row] = []
     found = []
     for one, view, place in zip(weights, arrays["attention_view"], places, strict=True):
         maps = [one.mean(0), *one[:HEADS]]
-        names = ["mean", *(f"head {h + 1}" for h in range(len(maps) - 1))]
         label = album.label[place] or album.key[place]
-        shots = [Shot(uri=_uri(_resized(view)), caption="picture", alt=label)]
-        shots += [
-            Shot(uri=_uri(overlay(view, values)), caption=name, alt=f"{label}: attention, {name}")
-            for name, values in zip(names, maps, strict=True)
-        ]
-        found.append(
-            Strip(label=label, key=album.key[place], value=album.texts[place], place=f"{i}:{place}", shots=shots)
-        )
+        shots = [(data_uri(_resized(view), format="JPEG"), "image", label)]
+        for name, values in zip(names, maps, strict=True):
+            shots.append((data_uri(overlay(view, values), format="JPEG"), name, f"{label}: attention, {name}"))
+        found.append(Strip(label, album.texts[place], shots))
         rows.append([Cell(album.key[place], head=True), label, album.texts[place], *map(_spread, maps)])
-    title = "Attention of the last block" + (f", {run.name}" if named else "")
-    patches = height * width
-    columns = ["picture", "label", "uncertainty", "mean of heads", *(f"head {h + 1}" for h in range(min(heads, HEADS)))]
-    on_patches = percent(float(weights.sum((2, 3)).mean()))
+    title = f"Attention of the last block{run.suffix}"
+    note = f"Numbers: how many of the {height * width} patches share the weight, exp(entropy)."
     return Strips(
-        id=f"figure-attention-{i}",
+        id=f"figure-attention-{run.position}",
         title=title,
-        reading=f"{height} × {width} patches, {heads} heads. {on_patches} of the class token's attention is on the "
-        "patches, the rest on itself.",
+        reading=f"{height} × {width} patches, {heads} heads. {percent(float(weights.sum((2, 3)).mean()))} of the class "
+        "token's attention is on the patches, the rest on itself.",
         strips=found,
-        table=Table(
-            columns=columns,
-            rows=rows,
-            caption=title,
-            note=f"Numbers: over how many of the {patches} patches the weight spreads, exp of its entropy.",
-        ),
+        table=Table(columns=["image", "label", "uncertainty", *names], rows=rows, caption=title, note=note),
         commands=[run.command("pictures")],
     )
 
 
 def _spread(weights: np.ndarray) -> str:
-    """exp(entropy) of weights (h, w): the number of patches, were they weighed alike."""
+    """exp(entropy) of weights (h, w): as many patches of equal weight have the same entropy."""
     shares = weights.ravel() / max(float(weights.sum()), 1e-12)
     return f"{np.exp(-(shares * np.log(np.maximum(shares, 1e-12))).sum()):.1f}"
 
@@ -107,7 +88,10 @@ def _resized(view: np.ndarray) -> np.ndarray:
     return np.asarray(Image.fromarray(view).resize((SIDE, SIDE), how))
 
 
-def _uri(pixels: np.ndarray) -> str:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="JPEG", quality=85, optimize=True)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+SECTION = Section(
+    id="attention",
+    title="Attention",
+    lead="The weight of each patch in the class token of the last block, which gives the features of the image: the "
+    "brighter, the more weight. Each map is scaled to its own maximum. From the lowest to the highest uncertainty.",
+    build=blocks,
+)

@@ -1,17 +1,17 @@
-"""Single images of a run: thumbnails, neighbours, and galleries of the surest, least sure and strangest."""
+"""Single images of a run: galleries by uncertainty and score, and the thumbnails and neighbours for the map."""
 
 import base64
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from PIL import Image
 
-from prosmin.report.blocks import Block, Cell, Gallery, Missing, Picture, Row, Section, Table
-from prosmin.report.commands import evaluate_command
+from prosmin.report.blocks import Block, Cell, Gallery, Picture, Row, Section, Table
 from prosmin.report.metrics import apart
 from prosmin.report.runs import Arrays, Run
 
@@ -20,7 +20,7 @@ TEST = "test"  # the name of the evaluated set; all others are out of distributi
 
 @dataclass(frozen=True, kw_only=True)
 class Album:
-    """M images by name; the first S have a thumbnail, a place on the map and K neighbours among the M."""
+    """M images; the first S have a thumbnail, a place on the map and K neighbours among the M."""
 
     jpeg: bytes
     tile: int
@@ -36,7 +36,7 @@ class Album:
 
     @property
     def shown(self) -> int:
-        """S: how many are on the map."""
+        """S, the number of images on the map."""
         return len(self.points)
 
     @cached_property
@@ -46,7 +46,7 @@ class Album:
 
     @cached_property
     def texts(self) -> list[str]:
-        """The values as text, rounded within their kind."""
+        """The values as text, with as many decimals as uncertainties or scores need."""
         texts = np.empty(len(self.value), dtype=object)
         for kind in (self.familiar, ~self.familiar):
             texts[kind] = apart(self.value[kind].tolist())
@@ -61,9 +61,9 @@ class Album:
         return [str(names[i]) for i in order if names[i]]
 
     def find(self, key: str, *, strange: bool, of: str = "") -> int | None:
-        """The place of an image with a thumbnail, by name, kind and the set it is of.
+        """The place of an image with a thumbnail, by its name and its set.
 
-        Results of earlier versions do not say the set: then None where images of several sets have that name.
+        Results of earlier versions have no set: then None if images of several sets have that name.
         """
         places = [i for i in self._places.get(key, []) if self.familiar[i] != strange and of in ("", self.set[i])]
         return places[0] if len({self.set[i] for i in places}) == 1 else None
@@ -77,7 +77,7 @@ class Album:
 
 
 def read_album(run: Run) -> Album | None:
-    """The album of a run; None where there is none or its parts do not fit each other."""
+    """The album of a run; None if there is none or its parts do not fit each other."""
     arrays = run.arrays.get("pictures", {})
     names = ("sheet", "tile", "columns", "evaluated", "map", "neighbours", "similarity", "key", "label", "set", "value")
     if any(name not in arrays for name in names) or not _fits(arrays):
@@ -115,26 +115,20 @@ def _fits(arrays: Arrays) -> bool:
     )
 
 
-def sheet_uri(album: Album) -> str:
-    """The thumbnails as one image inside the page."""
-    return "data:image/jpeg;base64," + base64.b64encode(album.jpeg).decode("ascii")
-
-
 def album_json(album: Album, places: np.ndarray) -> str:
     """What script.js needs to show an image and its neighbours; places (S, 2) are shares of width and height."""
-    labels = list(dict.fromkeys(album.label))
-    sets = list(dict.fromkeys(album.set))
-    place = {label: i for i, label in enumerate(labels)}
+    label_ids = {label: i for i, label in enumerate(dict.fromkeys(album.label))}
+    set_ids = {name: i for i, name in enumerate(dict.fromkeys(album.set))}
     return embed(
         {
             "tile": album.tile,
             "columns": album.columns,
-            "labels": labels,
-            "label": [place[label] for label in album.label],
+            "labels": list(label_ids),
+            "label": [label_ids[label] for label in album.label],
             "key": album.key,
-            "sets": sets,
-            "set": [sets.index(name) for name in album.set],
-            "strange": [name != TEST for name in sets],
+            "sets": list(set_ids),
+            "set": [set_ids[name] for name in album.set],
+            "strange": [name != TEST for name in set_ids],
             "value": album.texts,
             "at": np.round(places, 4).tolist(),
             "near": album.neighbours.tolist(),
@@ -144,77 +138,69 @@ def album_json(album: Album, places: np.ndarray) -> str:
 
 
 def embed(value: object) -> str:
-    """JSON for a script element, which ends at the first `</`: no `<` stays in it."""
+    """JSON without `<`, because a script element ends at the first `</`."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-MOST = 24  # images a gallery
-COARSE = 64  # images up to this side are shown with hard pixels
+MOST = 24  # images of a gallery
+COARSE = 64  # images up to this side are drawn with visible pixels
 FIELDS = ("thumbnails", "thumbnail_uncertainty", "thumbnail_label", "thumbnail_kind", "thumbnail_key")
-
 KINDS = {
-    "certain": ("Most certain", "The lowest uncertainty of the test images, surest first."),
-    "uncertain": ("Least certain", "The highest uncertainty of the test images, least sure first."),
-    "ood": ("Most out of distribution", "Images from outside the training set that score highest."),
+    "certain": ("Lowest uncertainty", "The test images with the lowest uncertainty, lowest first."),
+    "uncertain": ("Highest uncertainty", "The test images with the highest uncertainty, highest first."),
+    "ood": ("Most out of distribution", "The out-of-distribution images with the highest score, highest first."),
 }
 
 
-def pictures_section(runs: Sequence[Run]) -> Section:
-    """The three galleries of each run."""
-    blocks: list[Block] = []
-    for i, run in enumerate(runs):
-        album = read_album(run)
-        found = [g for kind in KINDS if (g := gallery(run, i, kind, album, named=len(runs) > 1))]
-        blocks += found
-        if not found:
-            what = f"{run.name} has no images" if len(runs) > 1 else "No images yet"
-            blocks.append(Missing(what=what, command=evaluate_command(run, "uncertainty")))
-    lead = "Select an image to see it larger, with its name in full and the test images nearest to it."
-    return Section(
-        id="pictures",
-        title="Pictures",
-        lead=lead if any(b.kind == "gallery" for b in blocks) else "",
-        blocks=blocks,
-    )
+def galleries(run: Run) -> list[Gallery]:
+    """The galleries of a run."""
+    album = read_album(run)
+    return [found for kind in KINDS if (found := gallery(run, kind, album))]
 
 
-def gallery(run: Run, i: int, kind: str, album: Album | None, *, named: bool) -> Gallery | None:
-    """The images of one kind in order; None where the run kept none."""
+def gallery(run: Run, kind: str, album: Album | None) -> Gallery | None:
+    """The images of one kind in order; None if the run stored none."""
     arrays = run.arrays.get("uncertainty", {})
     chosen = order(arrays, kind)
     if not len(chosen):
         return None
     title, reading = KINDS[kind]
     values = apart([float(arrays["thumbnail_uncertainty"][j]) for j in chosen])
-    shown = [
-        replace(picture(arrays, j, value), place="" if album is None else _place(album, arrays, j, kind, i))
-        for j, value in zip(chosen, values, strict=True)
-    ]
-    rows: list[Row] = [[Cell(p.key, head=True), p.label, p.value] for p in shown]
+    pictures = []
+    for j, value in zip(chosen, values, strict=True):
+        pixels, key = arrays["thumbnails"][j], str(arrays["thumbnail_key"][j])
+        pictures.append(
+            Picture(
+                uri=data_uri(pixels, format="PNG"),
+                label=str(arrays["thumbnail_label"][j]) or key,
+                key=key,
+                value=value,
+                pixelated=max(pixels.shape[:2]) <= COARSE,
+                place="" if album is None else _place(run, album, arrays, j),
+            )
+        )
+    rows: list[Row] = [[Cell(p.key, head=True), p.label, p.value] for p in pictures]
+    columns = ["image", "label", "score" if kind == "ood" else "uncertainty"]
     return Gallery(
-        id=f"gallery-{i}-{kind}",
-        title=title + (f", {run.name}" if named else ""),
+        id=f"gallery-{run.position}-{kind}",
+        title=title + run.suffix,
         reading=reading,
-        pictures=shown,
-        table=Table(
-            columns=["picture", "label", "score" if kind == "ood" else "uncertainty"],
-            rows=rows,
-            caption=title,
-        ),
+        pictures=pictures,
+        table=Table(columns=columns, rows=rows, caption=title),
         commands=[run.command("uncertainty")],
     )
 
 
-def _place(album: Album, arrays: Arrays, j: int, kind: str, i: int) -> str:
-    """Where the album of run i holds thumbnail j, so that its neighbours can be shown; empty where it does not."""
+def _place(run: Run, album: Album, arrays: Arrays, j: int) -> str:
+    """Where script.js finds thumbnail j in the album of the run; empty if it is not there."""
     sets = arrays.get("thumbnail_set")  # results of earlier versions have none
     of = str(sets[j]) if sets is not None and sets.shape == arrays["thumbnail_key"].shape else ""
-    at = album.find(str(arrays["thumbnail_key"][j]), strange=kind == "ood", of=of)
-    return "" if at is None else f"{i}:{at}"
+    at = album.find(str(arrays["thumbnail_key"][j]), strange=str(arrays["thumbnail_kind"][j]) == "ood", of=of)
+    return "" if at is None else f"{run.position}:{at}"
 
 
 def order(arrays: Arrays, kind: str) -> np.ndarray:
-    """The positions of one kind's thumbnails: certain ones rising, the others falling in their score."""
+    """The positions of one kind's thumbnails: the lowest uncertainty first, for the others the highest value."""
     if not all(name in arrays and len(arrays[name]) == len(arrays[FIELDS[0]]) for name in FIELDS):
         return np.empty(0, dtype=int)
     if arrays["thumbnails"].ndim != 4 or arrays["thumbnails"].dtype != np.uint8:
@@ -224,20 +210,23 @@ def order(arrays: Arrays, kind: str) -> np.ndarray:
     return at[np.argsort(values if kind == "certain" else -values, kind="stable")][:MOST]
 
 
-def picture(arrays: Arrays, j: int, value: str) -> Picture:
-    """One thumbnail with its words."""
-    pixels = arrays["thumbnails"][j]
-    return Picture(
-        uri=data_uri(pixels),
-        label=str(arrays["thumbnail_label"][j]) or str(arrays["thumbnail_key"][j]),
-        key=str(arrays["thumbnail_key"][j]),
-        value=value,
-        pixelated=max(pixels.shape[:2]) <= COARSE,
-    )
-
-
-def data_uri(pixels: np.ndarray) -> str:
-    """uint8 (h, w, 3) as a PNG inside the page."""
+def data_uri(pixels: np.ndarray, *, format: Literal["PNG", "JPEG"]) -> str:
+    """An image uint8 (h, w, 3) for the page."""
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    Image.fromarray(pixels).save(buffer, format=format, optimize=True, **({"quality": 85} if format == "JPEG" else {}))
+    return f"data:image/{format.lower()};base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def blocks(runs: Sequence[Run]) -> list[Block]:
+    """The three galleries of each run."""
+    return [found for run in runs for found in galleries(run)]
+
+
+SECTION = Section(
+    id="images",
+    title="Images",
+    lead="Select an image to see it larger, with its full name and the test images nearest to it.",
+    build=blocks,
+    protocol="uncertainty",
+    has=galleries,
+)

@@ -1,5 +1,6 @@
-"""The map: test images as points, those whose features are alike beside each other."""
+"""The map: test images as points; images with similar features are near each other."""
 
+import base64
 import math
 from collections.abc import Sequence
 
@@ -7,68 +8,55 @@ import numpy as np
 from markupsafe import Markup
 
 from prosmin.evaluation.metrics.table import number, percent
-from prosmin.report.blocks import Atlas, Block, Cell, Key, Missing, Row, Section, Table
-from prosmin.report.commands import evaluate_command
+from prosmin.report.blocks import Atlas, Block, Cell, Key, Row, Section, Table
 from prosmin.report.drawing.svg import WIDTH, Words, svg
 from prosmin.report.metrics import apart
 from prosmin.report.runs import Run
-from prosmin.report.sections.images import Album, album_json, read_album, sheet_uri
+from prosmin.report.sections.images import Album, album_json, read_album
 
 COLOURS = 10  # hues c0 to c9 in style.css; the next ten classes repeat them as diamonds
 CLASSES = 20
-FIFTHS = ("surest fifth", "second", "middle", "fourth", "least sure fifth")
+FIFTHS = ("lowest fifth", "second fifth", "middle fifth", "fourth fifth", "highest fifth")
 MARGIN = 8  # units between the outermost points and the edge
 TURNS = 36  # angles tried for the flattest map
 LOWEST = 150  # units of height
+NOTE = "results/pictures.npz has every point, its name and its neighbours."
 
 
-def map_section(runs: Sequence[Run]) -> Section:
-    """A map a run."""
-    blocks: list[Block] = []
-    for i, run in enumerate(runs):
-        album = read_album(run)
-        if album is not None:
-            blocks.append(atlas(run, i, album, named=len(runs) > 1))
-        else:
-            what = f"{run.name} has no map of its images" if len(runs) > 1 else "No map of the images yet"
-            blocks.append(Missing(what=what, command=evaluate_command(run, "pictures")))
-    lead = (
-        "Every point is a test image; those with similar features lie together. Point at one to see it, select it "
-        "for its nearest neighbours. Only who is near whom means something: distances between groups do not."
-    )
-    return Section(id="map", title="Map of the test images", lead=lead, blocks=blocks)
+def blocks(runs: Sequence[Run]) -> list[Block]:
+    """One map per run."""
+    return [atlas(run, album) for run in runs if (album := read_album(run))]
 
 
-def atlas(run: Run, i: int, album: Album, *, named: bool) -> Atlas:
-    """The drawing with what script.js needs for its images."""
+def atlas(run: Run, album: Album) -> Atlas:
+    """The drawing, with what script.js needs for its images."""
     classes = album.classes[: CLASSES if len(album.classes) <= CLASSES else CLASSES - 1]
     styles = [style_of(album, j, classes) for j in range(album.shown)]
     fifth = fifths(album)
-    title = "t-SNE of the features" + (f", {run.name}" if named else "")
-    said = reading(run, album)
-    words = Words(id=f"map-{i}", title=title, desc=said, x="", y="")
+    title = f"t-SNE of the features{run.suffix}"
+    words = Words(id=f"map-{run.position}", title=title, desc=reading(run, album), x="", y="")
     places, height = laid_out(album.points)
     body = [_mark(x, y, style, f) for (x, y), style, f in zip(places, styles, fifth, strict=True)]
-    legend = [Key(style=f"c{j}", label=label, diamond=j >= COLOURS) for j, label in enumerate(classes)]
-    legend += [Key(style="others", label="other classes")] if len(classes) < len(album.classes) else []
-    strange = [Key(style="strange", label="out of distribution")] if not album.familiar[: album.shown].all() else []
+    legend = [Key(f"c{j}", label, diamond=j >= COLOURS) for j, label in enumerate(classes)]
+    legend += [Key("others", "other classes")] if len(classes) < len(album.classes) else []
+    strange = [Key("strange", "out of distribution")] if not album.familiar[: album.shown].all() else []
     return Atlas(
-        id=f"figure-map-{i}",
+        id=f"figure-{words.id}",
         title=title,
-        reading=said,
+        reading=words.desc,
         svg=Markup(svg(words, body, height=height)),
         legend=[*legend, *strange] if classes else [],
-        fifths=[*(Key(style=f"u{j}", label=label) for j, label in enumerate(FIFTHS)), *strange],
-        run=i,
+        fifths=[*(Key(f"u{j}", label) for j, label in enumerate(FIFTHS)), *strange],
+        run=run.position,
         data=album_json(album, places / [WIDTH, height]),
-        sheet=sheet_uri(album),
+        sheet="data:image/jpeg;base64," + base64.b64encode(album.jpeg).decode("ascii"),
         table=class_table(album, title) if classes else fifths_table(album, fifth, title),
         commands=[run.command("pictures")],
     )
 
 
 def laid_out(points: np.ndarray) -> tuple[np.ndarray, int]:
-    """Points (S, 2) turned to lie flat and scaled alike both ways, in units of the drawing, and its height."""
+    """Points (S, 2) rotated to the least height and scaled to the drawing, without distortion, and its height."""
     turns = [points - points.mean(0)]
     for angle in np.linspace(0, np.pi, TURNS, endpoint=False)[1:]:
         cos, sin = np.cos(angle), np.sin(angle)
@@ -84,29 +72,28 @@ def reading(run: Run, album: Album) -> str:
     """How many images there are and how far the map can be trusted."""
     on_map = int(album.familiar[: album.shown].sum())
     strange = album.shown - on_map
-    said = (
+    text = (
         f"All {number(on_map)} evaluated images."
         if on_map >= album.evaluated
-        else f"{number(on_map)} of the {number(album.evaluated)} evaluated images: those of the galleries and random "
-        "ones, each with its neighbours."
+        else f"{number(on_map)} of the {number(album.evaluated)} evaluated images: the galleries and random ones."
     )
     if strange:
-        said += f" With them the {number(strange)} strangest from outside, as rings."
+        text += f" Rings are the {number(strange)} out-of-distribution images with the highest score."
     kept = run.metrics("pictures").get("map_neighbours_kept")
     if kept is not None:
-        said += f" The map keeps {percent(kept)} of each image's nearest neighbours near it."
-    return said
+        text += f" The map keeps {percent(kept)} of each image's nearest neighbours near it."
+    return text
 
 
 def style_of(album: Album, j: int, classes: Sequence[str]) -> str:
-    """The class of a point's colour: that of its label, of the other labels, or of a strange image."""
+    """The style of a point: of its label, of the other labels, or of an out-of-distribution image."""
     if not album.familiar[j]:
         return "strange"
     return f"c{classes.index(album.label[j])}" if album.label[j] in classes else "others"
 
 
 def fifths(album: Album) -> list[str]:
-    """The style of each point by its uncertainty among the test images on the map; strange ones have their own."""
+    """The style of each point by its uncertainty among the test images on the map."""
     familiar = album.familiar[: album.shown]
     values = album.value[: album.shown]
     edges = np.nanquantile(values[familiar], [0.2, 0.4, 0.6, 0.8]) if familiar.any() else np.zeros(4)
@@ -115,7 +102,7 @@ def fifths(album: Album) -> list[str]:
 
 
 def _mark(x: float, y: float, style: str, fifth: str) -> str:
-    """A circle; a diamond for the second ten classes; a ring for images from outside."""
+    """A circle; a diamond for the second ten classes; a ring for out-of-distribution images."""
     if style.startswith("c") and int(style[1:]) >= COLOURS:
         shape = f"M{x:.1f} {y - 2.9:.1f}l2.9 2.9l-2.9 2.9l-2.9-2.9z"
         return f'<path d="{shape}" class="dot {style} {fifth}"/>'
@@ -125,7 +112,7 @@ def _mark(x: float, y: float, style: str, fifth: str) -> str:
 
 
 def class_table(album: Album, title: str) -> Table:
-    """By class: the images on the map, their uncertainty, and how many of their neighbours share their class."""
+    """By class: the images on the map, their uncertainty, and the share of neighbours of the same class."""
     labels = np.array(album.label)
     same = (labels[album.neighbours] == labels[: album.shown, None]).mean(1)
     members = [
@@ -136,12 +123,8 @@ def class_table(album: Album, title: str) -> Table:
         [Cell(name, head=True), number(len(at)), value, percent(float(same[at].mean()))]
         for name, at, value in zip(album.classes, members, values, strict=True)
     ]
-    columns = [
-        "class",
-        "images on the map",
-        "mean uncertainty",
-        f"of {album.neighbours.shape[1]} neighbours, same class",
-    ]
+    neighbours = f"of {album.neighbours.shape[1]} neighbours, same class"
+    columns = ["class", "images on the map", "mean uncertainty", neighbours]
     return Table(columns=columns, rows=rows, caption=title, note=NOTE)
 
 
@@ -155,4 +138,13 @@ def fifths_table(album: Album, fifth: Sequence[str], title: str) -> Table:
     return Table(columns=["uncertainty", "images on the map", "from", "to"], rows=rows, caption=title, note=NOTE)
 
 
-NOTE = "results/pictures.npz holds every point, its name and its neighbours."
+SECTION = Section(
+    id="map",
+    title="Map",
+    lead="Every point is a test image; images with similar features are near each other. Point at one to see it, "
+    "select it to see its nearest neighbours. Only which images are near each other has a meaning, not the distance "
+    "between groups.",
+    build=blocks,
+    protocol="pictures",
+    has=read_album,
+)

@@ -8,16 +8,13 @@ import pytest
 
 from fake_run import NASTY, fake_run
 from prosmin.report import write_report
+from prosmin.report.page import SECTIONS
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install prosmin[test]")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
 
-SECTIONS = [
-    "headline", "run", "training", "results", "paper", "calibration", "ood", "corruption", "uncertainty", "map",
-    "attention", "pictures",
-]  # fmt: skip
 BRIGHT = """(canvas) => {
   const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
   return pixels.length > 4 && new Set(pixels).size;
@@ -70,7 +67,7 @@ def visit(browser: playwright.Browser, path: Path, *, width: int = 1280, scheme:
 def test_page_is_whole(browser, report, name, width, scheme):
     seen = visit(browser, report.with_name(name), width=width, scheme=scheme)
     for section in SECTIONS:
-        assert seen.page.locator(f"#{section} h2").is_visible()
+        assert seen.page.locator(f"#{section.id} h2").is_visible()
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= width  # nothing sticks out to the side
     loaded = "[...document.querySelectorAll('.pictures img')].map((i) => i.complete && i.naturalWidth)"
     assert set(seen.page.evaluate(loaded)) == {32}
@@ -164,8 +161,8 @@ def test_the_map_uses_the_screen_it_has(browser, report):
 def test_the_section_in_sight_is_marked(browser, report):
     seen = visit(browser, report, width=400)
     seen.page.emulate_media(reduced_motion="reduce")  # arrives at once
-    seen.page.locator("nav a[href='#pictures']").click()
-    seen.page.wait_for_selector("nav a[href='#pictures'][aria-current]")
+    seen.page.locator("nav a[href='#images']").click()
+    seen.page.wait_for_selector("nav a[href='#images'][aria-current]")
     assert seen.page.locator("nav [aria-current]").count() == 1
     bar = seen.page.locator("nav").bounding_box()
     assert bar["y"] == pytest.approx(0, abs=1)  # it stays above

@@ -15,7 +15,6 @@ from prosmin.evaluation.metrics.ranking import auroc
 from prosmin.evaluation.metrics.table import interval_of, metric, parse
 from prosmin.report import write_report
 from prosmin.report.blocks import Fold, Table
-from prosmin.report.drawing.charts import APART, spaced
 from prosmin.report.runs import read_run, read_runs, size_of_test
 from prosmin.report.sections.paper import (
     few_labels_table,
@@ -24,7 +23,7 @@ from prosmin.report.sections.paper import (
     trade_off_figure,
     transfer_table,
 )
-from prosmin.report.sections.results import protocol_tables, results_section
+from prosmin.report.sections.results import blocks, protocol_tables
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +126,7 @@ class TestResults:
         assert knn.rows[0][1].detail == f"[{100 * low:.1f}, {100 * high:.1f}]"
 
     def test_other_sets_are_listed_one_by_one(self, runs):
-        tables = [b for b in results_section(runs).blocks if isinstance(b, Table) and b.caption.startswith("Transfer")]
+        tables = [b for b in blocks(runs) if isinstance(b, Table) and b.caption.startswith("Transfer")]
         assert len(tables) == 1
         assert [row[0].text for row in tables[0].rows][::3] == [
             "torchvision:CIFAR10: top-1 accuracy\u00a0↑",
@@ -135,7 +134,7 @@ class TestResults:
         ]
 
     def test_protocols_come_in_our_order(self, runs):
-        captions = [b.caption for b in results_section(runs).blocks if isinstance(b, Table)]
+        captions = [b.caption for b in blocks(runs) if isinstance(b, Table)]
         assert [c.split(":")[0] for c in captions] == [
             "kNN", "Linear probe", "Linear classifier on augmented images", "Low-shot", "Semi-supervised", "Transfer",
             "Out-of-distribution detection", "Uncertainty", "Corrupted images",
@@ -229,11 +228,3 @@ class TestTradeOff:
             path.write_text(json.dumps(json.loads(path.read_text()) | {"options": asked}))
             shown.append(read_run(copy.path, run.name))
         assert "compare with care" not in trade_off_figure(shown).reading
-
-    def test_names_do_not_cover_each_other(self):
-        tops = np.array([100.0, 101.0, 30.0, 178.0, 177.0])
-        heights = np.sort(spaced(tops))
-        assert (np.diff(heights) >= APART - 1e-9).all()
-        assert heights[-1] <= 176
-        assert spaced(np.array([50.0, 120.0])).tolist() == [50.0, 120.0]
-        assert spaced(np.array([101.0, 100.0])).tolist() == [100.0 + APART, 100.0]

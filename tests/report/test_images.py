@@ -1,4 +1,4 @@
-"""The report's single images: the album, the map, attention, and the shades of the corruptions."""
+"""Single images: the album, the map, attention; and the corrupted images."""
 
 import json
 import re
@@ -9,15 +9,12 @@ import pytest
 
 from fake_run import NASTY, fake_run
 from prosmin.report import write_report
-from prosmin.report.drawing.charts import FAINT, STRONG, heat_chart
-from prosmin.report.drawing.svg import WIDTH, Words
+from prosmin.report.drawing.svg import WIDTH
 from prosmin.report.runs import read_run
 from prosmin.report.sections.attention import COLOURS, SIDE, overlay
 from prosmin.report.sections.corruption import read_matrix, severity_figure
 from prosmin.report.sections.images import Album, album_json, embed, gallery, read_album
 from prosmin.report.sections.map import atlas, class_table, fifths, laid_out
-
-WORDS = Words(id="w", title="A title", desc="A description", x="severity", y="corruption")
 
 
 @pytest.fixture(scope="module")
@@ -93,22 +90,19 @@ class TestAlbum:
     def test_gallery_pictures_are_found_by_name_and_kind(self, run):
         album = read_album(run)
         for kind in ("certain", "uncertain", "ood"):
-            for picture in gallery(run, 0, kind, album, named=False).pictures:
+            for picture in gallery(run, kind, album).pictures:
                 place = int(picture.place.removeprefix("0:"))
                 assert album.key[place] == picture.key
                 assert (album.set[place] != "test") == (kind == "ood")
         twice = an_album(["a", "b"], sets=["test", "elsewhere"])
         same = type(twice)(**{**vars(twice), "key": ["k", "k"]})
-        assert (same.find("k", strange=False), same.find("k", strange=True), same.find("x", strange=True)) == (
-            0,
-            1,
-            None,
-        )
+        found = [same.find("k", strange=False), same.find("k", strange=True), same.find("x", strange=True)]
+        assert found == [0, 1, None]
 
 
 class TestMap:
     def test_every_picture_has_a_mark_at_its_place(self, run):
-        drawn = atlas(run, 0, read_album(run), named=False)
+        drawn = atlas(run, read_album(run))
         assert drawn.svg.count('class="dot ') == 120 + 12
         assert drawn.svg.count('class="dot strange"') == 12
         assert [key.label for key in drawn.legend][-1] == "out of distribution"
@@ -147,13 +141,13 @@ class TestMap:
 
     def test_many_classes_share_what_colours_there_are(self, run):
         names = [f"class {i:02d}" for i in range(25) for _ in range(30 - i)]
-        legend = atlas(run, 0, an_album(names), named=False).legend
+        legend = atlas(run, an_album(names)).legend
         assert [key.label for key in legend] == [f"class {i:02d}" for i in range(19)] + ["other classes"]
         assert [key.diamond for key in legend] == [False] * 10 + [True] * 9 + [False]
         assert len({(key.style, key.diamond) for key in legend}) == 20
 
     def test_without_labels_the_uncertainty_gives_the_colour(self, run):
-        drawn = atlas(run, 0, an_album([""] * 10), named=False)
+        drawn = atlas(run, an_album([""] * 10))
         assert drawn.legend == []
         assert [key.style for key in drawn.fifths] == ["u0", "u1", "u2", "u3", "u4"]
         assert [row[1] for row in drawn.table.rows] == ["2"] * 5
@@ -201,22 +195,10 @@ def write_page(run, tmp_path):
 
 
 class TestCorruption:
-    def test_shades_grow_with_the_number(self):
-        values = np.array([[0.1, 0.3], [0.5, np.nan]])
-        drawn = heat_chart(WORDS, ["a", NASTY], ["1", "5"], values, write=lambda v: f"{v:.1f}", whole=("clean", 0.1))
-        shades = [float(v) for v in re.findall(r'fill-opacity="([\d.]+)"', drawn.svg)]
-        assert shades == pytest.approx([FAINT, FAINT, (FAINT + STRONG) / 2, STRONG], abs=1e-3)
-        assert NASTY not in drawn.svg
-        assert ">0.5</text>" in drawn.svg
-
-    def test_equal_numbers_have_a_shade(self):
-        drawn = heat_chart(WORDS, ["a"], ["1"], np.array([[0.4]]), write=str)
-        assert 'fill-opacity="0.335"' in drawn.svg
-
     def test_means_leave_the_extra_corruptions_out(self, run):
         matrix = read_matrix(run)
         matrix.names[1] = "spatter"  # one of the extra four
-        figure = severity_figure([(0, run, matrix)], "error")
+        figure = severity_figure([matrix], "error")
         rows = [0, 2, 3, 4]
         expected = f"{100 * matrix.tables['error'][rows, 2].mean():.1f} %"
         assert figure.table.rows[0][4] == expected
@@ -225,7 +207,7 @@ class TestCorruption:
     def test_a_number_that_is_missing_leaves_a_gap(self, run):
         matrix = read_matrix(run)
         assert np.isnan(matrix.tables["ece"][0, 4])
-        figure = severity_figure([(0, run, matrix)], "ece")
+        figure = severity_figure([matrix], "ece")
         assert "nan" not in str(figure.chart.svg) + str(figure.table)
 
     @pytest.mark.parametrize(
