@@ -1,4 +1,4 @@
-"""Image representations, learned without labels, that know how sure they are."""
+"""Self-supervised image representations with uncertainty."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ __all__ = ["evaluate", "load", "pretrain"]
 
 
 def pretrain(config: "Config", out: "str | os.PathLike[str]") -> "Path":
-    """Train a run in the folder `out`, or continue the one there; the folder comes back when it has finished."""
+    """Train a run in the folder `out`, or continue it; returns the folder."""
     from pathlib import Path
 
     from prosmin.config import Config
@@ -21,8 +21,8 @@ def pretrain(config: "Config", out: "str | os.PathLike[str]") -> "Path":
 
     if not isinstance(config, Config):
         raise UsageError(
-            f"The configuration came as {type(config).__name__}; allowed: a Config, such as "
-            'prosmin.config.resolve(recipe="demo", overrides={"training.epochs": 3}) gives.'
+            f"The configuration is a {type(config).__name__}; allowed: a Config, such as "
+            'prosmin.config.resolve(recipe="demo", overrides={"training.epochs": 3}) returns.'
         )
     from prosmin.training.pretrain import pretrain
 
@@ -30,7 +30,7 @@ def pretrain(config: "Config", out: "str | os.PathLike[str]") -> "Path":
 
 
 def __getattr__(name: str) -> object:
-    """The other entry points, imported when first asked for, so that `import prosmin.scoring` stays light."""
+    """The other entry points, imported on first use, so that `import prosmin.scoring` is fast."""
     if name == "evaluate":
         from prosmin.evaluation.run import evaluate
 

@@ -1,4 +1,4 @@
-"""The command line from words to an exit status. Errors are one sentence; `--debug` shows where they came from."""
+"""From the words of the command line to an exit status. Errors are one message; `--debug` adds the traceback."""
 
 import os
 import shlex
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("prosmin: interrupted; finished work is saved, the same command continues.", file=sys.stderr)
         return Interrupted.exit_status
-    except BrokenPipeError:  # the reader of our output has gone: nothing is left to say
+    except BrokenPipeError:  # nobody reads our output any more
         _give_up_output()
         return 1
     except Exception as error:
@@ -45,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _flush() -> None:
-    """Write what was printed: what Python finds when it ends comes out as lines about an ignored exception."""
-    if sys.stdout is not None:  # None where a program was started without one
+    """Write buffered output now: at exit Python would report a failure as an ignored exception."""
+    if sys.stdout is not None:  # None in a program without standard output
         sys.stdout.flush()
 
 
@@ -55,22 +55,22 @@ def _give_up_output() -> None:
 
 
 def _unexpected(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is None:  # of no file: of the output, if that fails again
+    if isinstance(error, OSError) and error.filename is None:  # not about a file: check whether our output fails
         try:
             print()
             _flush()
         except OSError:
             _give_up_output()
-            return f"The output cannot be written: {error.strerror}. Free some space, or send it somewhere else."
-    if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported for its name
+            return f"The output cannot be written: {error.strerror}. Free some space, or redirect it elsewhere."
+    if type(error).__name__ == "OutOfMemoryError":  # torch's; torch may not be imported yet
         return (
-            f"The GPU's memory is not enough: {str(error).partition('. ')[0]}. Training: a smaller training.batch_size,"
-            " a larger training.accumulate, compute.checkpoint_activations true, or a smaller compute.resident_gib; "
-            "embed: a smaller --batch, fewer --processes. `nvidia-smi` shows what else uses the GPU."
+            f"Not enough GPU memory: {str(error).partition('. ')[0]}. In training use a smaller training.batch_size, a "
+            "larger training.accumulate, compute.checkpoint_activations true or a smaller compute.resident_gib; in "
+            "embed a smaller --batch or fewer --processes. `nvidia-smi` shows what else uses the GPU."
         )
     if isinstance(error, RuntimeError) and any(f"onnection {end} by peer" in str(error) for end in ("closed", "reset")):
-        return "Another process of this run has ended: what it said tells why."
-    return f"unexpected {type(error).__name__}: {error}. Run again with --debug for the place."
+        return "Another process of this run has ended; see its error message."
+    return f"unexpected {type(error).__name__}: {error}. Run it again with --debug for the traceback."
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""Wording that error messages share: what a misspelt name may have meant, lists cut short."""
+"""Phrases that error messages share: suggestions for misspelt names, shortened lists."""
 
 import difflib
 import os
@@ -7,40 +7,42 @@ from pathlib import Path
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like it; None where none does."""
+    """The most similar known name; None if none is similar."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
 def did_you_mean(*names: str | None) -> str:
-    """ " Did you mean X or Y?", to follow a sentence; nothing where there is no name."""
+    """ " Did you mean X or Y?", to follow a sentence; empty without names."""
     found = [name for name in names if name]
     return f" Did you mean {' or '.join(found)}?" if found else ""
 
 
 def suggest(name: object, known: Iterable[str]) -> str:
-    """What may have been meant, and what there is."""
+    """The closest known name, and all known names."""
     known = list(known)
     return f"{did_you_mean(closest(str(name), known))} There are: {', '.join(known)}."
 
 
-def meant_option(name: str, *, flags: Iterable[str], fields: Iterable[str]) -> str:
-    """The same for an option of a command, without dashes: one of its flags, or a field by its last part or group."""
+def suggest_option(name: str, *, flags: Iterable[str], fields: Iterable[str]) -> str:
+    """The closest option of a command: a flag, or a field by its last part or its group (`name` without dashes)."""
     plain, fields = name.lower().replace("-", "_"), list(dict.fromkeys(fields))
     by_last: dict[str, list[str]] = {}
     for field in fields:
         by_last.setdefault(field.rpartition(".")[2], []).append(f"--{field}")
     if plain in by_last:
         return did_you_mean(*by_last[plain])
-    if group := [f"--{field}" for field in fields if field.startswith(f"{plain}.")]:
-        several = f" {plain} is a group of fields: {', '.join(group[:3])}{', ...' if len(group) > 3 else ''}."
-        return did_you_mean(*group) if len(group) == 1 else several
+    group = [f"--{field}" for field in fields if field.startswith(f"{plain}.")]
+    if len(group) > 1:
+        return f" {plain} is a group of fields: {', '.join(group[:3])}{', ...' if len(group) > 3 else ''}."
+    if group:
+        return did_you_mean(*group)
     if flag := closest(name.lower(), [flag.lstrip("-") for flag in flags]):
         return did_you_mean(f"--{flag}")
     return did_you_mean(*by_last.get(closest(plain, by_last) or "", []))
 
 
 def runs_below(folder: Path) -> str:
-    """The folders of runs and encoders in a folder that is none itself, ten at most; empty where there are none."""
+    """The runs and encoders in a folder, ten at most; empty if there are none."""
     try:
         inside = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir())
     except OSError:
@@ -50,5 +52,5 @@ def runs_below(folder: Path) -> str:
 
 
 def some(names: Sequence[str]) -> str:
-    """The first five, and how many more there are."""
+    """The first five names, and how many more there are."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,4 +1,4 @@
-"""The command: statuses and sentences, no traceback, nothing half-written."""
+"""The command line: exit statuses and messages, no traceback, nothing half-written."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ import prosmin
 from prosmin import config as configs
 from prosmin.cli import main
 from prosmin.commands import make_parser, recipes
-from prosmin.evaluation.options import split_names
+from prosmin.config.values import split_list
 from prosmin.evaluation.protocols import PROTOCOLS, protocols_of
 from prosmin.models.weights import read_weights
 
@@ -29,62 +29,60 @@ def run(capsys, *arguments):
         ([], 2, ["COMMAND"]),
         (["trian"], 2, ["trian", "Did you mean pretrain?"]),
         (["foo"], 2, ["'foo'", "`prosmin --help`"]),
-        (["pretrain", "--recipie", "demo"], 2, ["'--recipie'. Did you mean --recipe? `prosmin pretrain --help`"]),
-        (["pretrain", "-recipe", "demo"], 2, ["'-recipe'. Did you mean --recipe?"]),
-        (["pretrain", "--epochs", "5"], 2, ["'--epochs'. Did you mean --training.epochs?"]),
-        (["pretrain", "--batch-size=5"], 2, ["'--batch-size=5'. Did you mean --training.batch_size?"]),
+        (["pretrain", "--recipie", "demo"], 2, ["'--recipie'", "Did you mean --recipe?", "`prosmin pretrain --help`"]),
+        (["pretrain", "-recipe", "demo"], 2, ["'-recipe'", "Did you mean --recipe?"]),
+        (["pretrain", "--epochs", "5"], 2, ["'--epochs'", "Did you mean --training.epochs?"]),
+        (["pretrain", "--batch-size=5"], 2, ["'--batch-size=5'", "Did you mean --training.batch_size?"]),
         (["pretrain", "--name", "dino"], 2, ["Did you mean --method.name or --backbone.name?"]),
-        (["pretrain", "--method", "dino"], 2, ["'--method'. Did you mean --method.name?"]),
-        (["pretrain", "--loss", "crps"], 2, ["loss is a group of fields: --loss.rule, --loss.norm, --loss.pairs, ..."]),
-        (["pretrain", "--method.name", "dinov2"], 2, ["method.name is 'dinov2'. Did you mean dino? Allowed: prosmin,"]),
-        (["pretrain", "--loss.rule", "enrgy"], 2, ["loss.rule is 'enrgy'. Did you mean energy? Allowed: energy, crps"]),
+        (["pretrain", "--method", "dino"], 2, ["'--method'", "Did you mean --method.name?"]),
+        (["pretrain", "--loss", "crps"], 2, ["--loss.rule, --loss.norm, --loss.pairs, ..."]),
+        (["pretrain", "--method.name", "dinov2"], 2, ["method.name", "'dinov2'", "Did you mean dino?", "prosmin,"]),
+        (["pretrain", "--loss.rule", "enrgy"], 2, ["loss.rule", "'enrgy'", "Did you mean energy?", "energy, crps"]),
         (
             ["pretrain", "--views.blur", "0.5", "0.4", "0.3", "--training.epochs", "3"],
             2,
-            ["'0.4'. A list is written with commas and no spaces: `--views.blur 0.5,0.4,0.3`."],
+            ["'0.4'", "`--views.blur 0.5,0.4,0.3`"],
         ),
-        (["pretrain", "--training.epochs", "3", "stray"], 2, ["does not take 'stray'. `prosmin pretrain --help`"]),
-        (["pretrain", "--recipe", "dmo"], 2, ["no recipe 'dmo'. Did you mean demo? There are: cifar10-resnet18,"]),
+        (["pretrain", "--training.epochs", "3", "stray"], 2, ["'stray'", "`prosmin pretrain --help`"]),
+        (["pretrain", "--recipe", "dmo"], 2, ["'dmo'", "Did you mean demo?", "cifar10-resnet18,"]),
         (["pretrain", "--recipe", ""], 2, ["--recipe", "empty"]),
         (["views", "--recipe="], 2, ["--recipe", "empty"]),
         (["ablate", "--recipe", "", "--over", "loss.lam=0.5", "--out", "x"], 2, ["--recipe", "empty"]),
-        (["pretrain", "--data", "a:b", "--data.spec", "photos"], 2, ["--data is 'a:b' and --data.spec is 'photos'"]),
+        (["pretrain", "--data", "a:b", "--data.spec", "photos"], 2, ["--data", "'a:b'", "--data.spec", "'photos'"]),
         (
             ["ablate", "--over", "loss.lam=0.5", "--data=a:b", "--data.spec=photos", "--out", "x"],
             2,
-            ["--data is 'a:b' and --data.spec is 'photos', which are the same field. Give one of them."],
+            ["--data", "'a:b'", "--data.spec", "'photos'"],
         ),
-        (["pretrain", "--data", "fodler:x", "--data.spec", "fodler:x"], 2, ["'fodler:x' names no source."]),
-        (["pretrain", "--data", "fodler:x"], 2, ["'fodler:x' names no source. Did you mean folder:x?"]),
-        (["evaluate", "run", "--protocol", "knn"], 2, ["'--protocol'. Did you mean --protocols?"]),
-        (["evaluate", "run", "--protocols", "kn"], 2, ["no protocol 'kn'. Did you mean knn? There are: knn, linear,"]),
-        (["evaluate", "run", "--protocols", "knn,"], 2, ["--protocols is 'knn,', in which a name is empty."]),
-        (["evaluate", "run", "--suite", "papr"], 2, ["no suite 'papr'. Did you mean paper? There are: paper."]),
-        (["evaluate", "run", "--corruptions", "fogg"], 2, ["no corruption 'fogg'. Did you mean fog? There are: gauss"]),
+        (["pretrain", "--data", "fodler:x", "--data.spec", "fodler:x"], 2, ["'fodler:x'"]),
+        (["pretrain", "--data", "fodler:x"], 2, ["'fodler:x'", "Did you mean folder:x?"]),
+        (["evaluate", "run", "--protocol", "knn"], 2, ["'--protocol'", "Did you mean --protocols?"]),
+        (["evaluate", "run", "--protocols", "kn"], 2, ["'kn'", "Did you mean knn?", "knn, linear,"]),
+        (["evaluate", "run", "--protocols", "knn,"], 2, ["--protocols", "'knn,'"]),
+        (["evaluate", "run", "--suite", "papr"], 2, ["'papr'", "Did you mean paper?"]),
+        (["evaluate", "run", "--corruptions", "fogg"], 2, ["'fogg'", "Did you mean fog?", "gauss"]),
         (
             ["embed", "run", "--data", "photos", "--out", "x.parquet", "--referense", "y"],
             2,
             ["Did you mean --reference?"],
         ),
-        (["pretrain", "--recipe", "demmo"], 2, ["demmo", "demo"]),
         (["pretrain", "--recipe", "demo", "--training.epocs", "3"], 2, ["epocs", "Did you mean epochs?"]),
-        (["pretrain", "--recipe", "demo", "--training.epochs"], 2, ["--training.epochs needs a value"]),
+        (["pretrain", "--recipe", "demo", "--training.epochs"], 2, ["--training.epochs"]),
         (["pretrain", "--recipe", "demo", "--loss.lam", "1.5"], 2, ["lam", "1.5"]),
         (["pretrain", "--recipe", "demo", "--loss.lam", "0.3"], 2, ["0.3", "loss.force"]),
         (["pretrain", "--config", "nowhere.yaml"], 2, ["nowhere.yaml"]),
-        (["pretrain", "--recipe", "demo", "stray"], 2, ["'stray'"]),
-        (["evaluate", "nowhere"], 1, ["nowhere", "not a run folder"]),
-        (["recipes", "--training.epochs", "3"], 2, ["recipes", "does not take"]),
+        (["evaluate", "nowhere"], 1, ["nowhere"]),
+        (["recipes", "--training.epochs", "3"], 2, ["prosmin recipes", "'--training.epochs'"]),
         (["report", "nowhere"], 1, ["nowhere"]),
         (["views", "--out", "sheet.jpg"], 2, ["sheet.jpg", ".png"]),
         (["views", "--recipe", "demmo"], 2, ["demmo", "demo"]),
         (["views", "--recipe", "demo", "--config", "a.yaml"], 2, ["--config", "--recipe"]),
         (["views", "--pictures", "many"], 2, ["--pictures", "many"]),
         (["views", "--data", "folder:nowhere"], 2, ["nowhere"]),
-        (["doctor", "--training.epochs", "3"], 2, ["doctor", "does not take"]),
+        (["doctor", "--training.epochs", "3"], 2, ["prosmin doctor", "'--training.epochs'"]),
     ],
 )
-def test_wrong_use_is_one_sentence(capsys, tmp_path, monkeypatch, arguments, status, parts):
+def test_wrong_use_is_one_message(capsys, tmp_path, monkeypatch, arguments, status, parts):
     monkeypatch.chdir(tmp_path)
     found, _, err = run(capsys, *arguments)
     assert found == status
@@ -110,10 +108,10 @@ def test_empty_and_missing_pictures_leave_nothing_behind(capsys, tmp_path, monke
     assert [p.name for p in tmp_path.iterdir()] == ["empty"]
 
 
-def test_a_missing_folder_is_told_by_its_full_path_with_the_one_beside_it(capsys, tmp_path, monkeypatch):
+def test_a_missing_folder_is_named_by_its_full_path_with_a_similar_one_beside_it(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my-pictures" / "holiday").mkdir(parents=True)
-    for spec, meant in (
+    for spec, similar in (
         ("my-picture", "my-pictures"),
         ("my-picture@train", "my-pictures@train"),
         ("my-pictures/holidays", "my-pictures/holiday"),
@@ -121,25 +119,25 @@ def test_a_missing_folder_is_told_by_its_full_path_with_the_one_beside_it(capsys
     ):
         status, _, err = run(capsys, "pretrain", "--data", f"folder:{spec}", "--out", "run")
         assert status == 2
-        assert f"The folder {tmp_path / spec} of the data folder:{spec} does not exist." in err
-        assert f" Did you mean folder:{meant}?" in err
+        assert str(tmp_path / spec) in err
+        assert f" Did you mean folder:{similar}?" in err
     _, _, err = run(capsys, "pretrain", "--data", "folder:nowhere/to/be/found", "--out", "run")
     assert "Did you mean" not in err
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_no_write_permission_is_a_sentence(capsys, tmp_path):
+def test_no_write_permission_is_an_error(capsys, tmp_path):
     tmp_path.chmod(0o500)
     status, _, err = run(capsys, "pretrain", "--recipe", "demo", "--out", str(tmp_path / "run"))
     assert status == 1
-    assert "cannot be used" in err
+    assert str(tmp_path / "run") in err
 
 
-def test_a_file_in_the_place_of_the_run_folder_is_a_sentence(capsys, tmp_path):
+def test_a_file_in_the_place_of_the_run_folder_is_an_error(capsys, tmp_path):
     (tmp_path / "run").write_text("mine")
     status, _, err = run(capsys, "pretrain", "--recipe", "demo", "--out", str(tmp_path / "run"))
     assert status == 1
-    assert "cannot be used" in err
+    assert str(tmp_path / "run") in err
     assert (tmp_path / "run").read_text() == "mine"
 
 
@@ -167,10 +165,10 @@ def test_help_lists_every_field_under_the_methods_that_have_it(capsys):
     assert "--loss.mask_ratio (default (0.1, 0.5))" in sections["ibot"]
 
 
-def test_help_says_what_a_field_with_a_fixed_choice_may_be(capsys):
+def test_help_lists_the_values_of_a_fixed_choice(capsys):
     with pytest.raises(SystemExit):
         main(["pretrain", "--help"])
-    told = capsys.readouterr().out
+    shown = capsys.readouterr().out
     for name, choices in (
         ("loss.rule", "energy, crps, kernel"),
         ("heads.last", "learned, fixed"),
@@ -179,22 +177,18 @@ def test_help_says_what_a_field_with_a_fixed_choice_may_be(capsys):
         ("training.logger", "none, tensorboard, wandb"),
         ("method.name", "prosmin, dino, ibot, mocov3"),
     ):
-        line = told.partition(f"--{name} (default ")[2].splitlines()[1]
+        line = shown.partition(f"--{name} (default ")[2].splitlines()[1]
         assert line.endswith(f"one of: {choices}"), line
 
 
 def test_views_writes_a_sheet_and_one_line(capsys, tmp_path):
     out = tmp_path / "sheet.png"
-    status, said, err = run(capsys, "views", "--out", str(out), "--pictures", "2", "--views.local", "3", "--step", "1")
+    status, line, err = run(capsys, "views", "--out", str(out), "--pictures", "2", "--views.local", "3", "--step", "1")
     assert status == 0
-    assert said.count("\n") == 1
-    assert said.startswith(
-        f"wrote {out}: 2 images of demo, photos, step 1, seed 0, 2 global views of 32 px and 3 local"
-    )
+    assert line.count("\n") == 1
+    assert line.startswith(f"wrote {out}: 2 images of demo, photos, step 1, seed 0, ")
     assert err == ""
     assert out.read_bytes()[:4] == b"\x89PNG"
-    status, said, _ = run(capsys, "views", "--config", "nowhere.yaml", "--out", str(out))
-    assert status == 2
 
 
 def test_help_does_not_wait_for_torch():
@@ -210,8 +204,8 @@ except SystemExit as left:
     assert "pretrain" in done.stdout
 
 
-def test_slips_of_the_hand_are_told_without_torch(tmp_path):
-    """Importing it takes seconds; here it fails."""
+def test_wrong_use_is_reported_without_torch(tmp_path):
+    """Importing torch takes seconds; here it fails."""
     program = """
 import sys
 from prosmin.cli import main
@@ -235,7 +229,7 @@ main(["pretrain", "--help"])
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
 @pytest.mark.parametrize("pages", [1, 10000])  # within Python's buffer, and beyond it
-def test_output_that_cannot_be_written_is_a_sentence(pages):
+def test_output_that_cannot_be_written_is_an_error(pages):
     program = f"""
 import sys
 from prosmin import cli
@@ -248,9 +242,9 @@ sys.exit(cli.main(["recipes"]))
             [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert done.returncode == 1
-    assert done.stderr == (
-        "prosmin: The output cannot be written: No space left on device. Free some space, or send it somewhere else.\n"
-    )
+    assert done.stderr.startswith("prosmin: ")
+    assert done.stderr.count("\n") == 1
+    assert "No space left on device" in done.stderr
 
 
 def test_debug_is_in_the_help_and_shows_where_an_error_came_from(capsys):
@@ -287,59 +281,60 @@ def test_ctrl_c_ends_with_status_130(monkeypatch, capsys):
     assert "interrupted" in capsys.readouterr().err
 
 
-def test_a_process_that_lost_another_says_so(monkeypatch, capsys):
+def test_the_end_of_another_process_is_reported(monkeypatch, capsys):
     def lost(options, fields):
         raise RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:23978.")
 
     monkeypatch.setattr(recipes, "run", lost)
     assert main(["recipes"]) == 1
-    assert capsys.readouterr().err == "prosmin: Another process of this run has ended: what it said tells why.\n"
+    assert "Another process" in capsys.readouterr().err
 
 
-def test_a_full_gpu_is_told_with_what_helps(monkeypatch, capsys):
+def test_a_full_gpu_is_reported_with_what_helps(monkeypatch, capsys):
     def full(options, fields):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 0 has a capacity of 8 GiB.")
 
     monkeypatch.setattr(recipes, "run", full)
     assert main(["recipes"]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("prosmin: The GPU's memory is not enough: CUDA out of memory. Training: a smaller")
-    assert "Traceback" not in told
+    message = capsys.readouterr().err
+    assert "CUDA out of memory" in message
+    assert "training.batch_size" in message
+    assert "Traceback" not in message
 
 
 @pytest.mark.parametrize(
     "words", [["pretrain", "--out=~/x"], ["views", "--out=~/x"], ["report", "~/x"], ["demo", "--out=~/x"]]
 )
-def test_a_tilde_is_the_home_folder_wherever_it_stands(words, monkeypatch, tmp_path):
-    """A shell leaves it as it is behind `=`; a folder named ~ tempts people to remove their home."""
+def test_a_tilde_is_the_home_folder(words, monkeypatch, tmp_path):
+    """A shell does not replace it after `=`, and a folder named ~ tempts people to remove their home."""
     monkeypatch.setenv("HOME", str(tmp_path))
     options, _ = make_parser().parse_known_args(words)
     assert (options.runs[0] if words[0] == "report" else options.out) == tmp_path / "x"
 
 
-def test_a_comma_in_braces_belongs_to_a_name():
-    assert split_names("webdataset:{a,b}.tar,photos@ood") == ["webdataset:{a,b}.tar", "photos@ood"]
+def test_a_comma_in_braces_does_not_separate():
+    assert split_list("webdataset:{a,b}.tar,photos@ood") == ["webdataset:{a,b}.tar", "photos@ood"]
 
 
-def test_the_file_of_a_run_does_not_name_the_new_one(capsys, tmp_path):
+def test_the_configuration_of_a_run_needs_a_new_folder(capsys, tmp_path):
     (tmp_path / "config.yaml").write_text("{}")
-    status, _, said = run(capsys, "pretrain", "--config", str(tmp_path / "config.yaml"))
+    status, _, err = run(capsys, "pretrain", "--config", str(tmp_path / "config.yaml"))
     assert status == 2
-    assert "give --out RUN" in said
+    assert "--out RUN" in err
 
 
 def test_evaluate_s_help_names_every_protocol(capsys):
     with pytest.raises(SystemExit):
         main(["evaluate", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    told = said.partition("NAME,... of ")[2].partition(")")[0]
-    listed, _, default = told.partition(" (default: the quick ones, which are ")
+    shown = " ".join(capsys.readouterr().out.split())
+    text = shown.partition("NAME,... of ")[2].partition(")")[0]
+    listed, _, default = text.partition(" (default: the quick ones, which are ")
     assert listed.split(", ") == list(PROTOCOLS)
     assert set(default.replace(" and a short ", ", ").split(", ")) == set(protocols_of(None))
 
 
 @pytest.mark.parametrize("options", [["--recipe"], ["--config"]])
-def test_a_run_of_a_file_is_called_after_it_and_lies_among_the_runs(options, tmp_path, monkeypatch):
+def test_the_run_folder_of_a_file_is_named_after_it(options, tmp_path, monkeypatch):
     taken = []
     monkeypatch.setattr("prosmin.training.pretrain.pretrain", lambda config, out: taken.append(out))
     monkeypatch.chdir(tmp_path)

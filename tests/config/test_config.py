@@ -10,8 +10,8 @@ from prosmin.errors import UsageError
 from prosmin.scoring import ProprietyWarning
 
 
-def test_what_is_no_configuration_is_told_how_to_get_one(tmp_path):
-    with pytest.raises(UsageError, match=r"came as dict; allowed: a Config, such as prosmin\.config\.resolve\("):
+def test_a_dictionary_is_not_a_configuration(tmp_path):
+    with pytest.raises(UsageError, match=r"dict.*prosmin\.config\.resolve"):
         prosmin.pretrain({"training": {"epochs": 3}}, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 
@@ -59,11 +59,6 @@ def test_wrong_fields_and_values_say_what_exists(overrides, parts):
         assert part in str(caught.value)
 
 
-def test_unknown_recipe_lists_the_recipes():
-    with pytest.raises(UsageError, match=r"no recipe 'demmo'. Did you mean demo\?"):
-        configs.resolve(recipe="demmo")
-
-
 @pytest.mark.parametrize("text", ["- 1\n", "a: [\n", "training: 3\n"])
 def test_broken_files_are_named(tmp_path, text):
     file = tmp_path / "broken.yaml"
@@ -77,15 +72,15 @@ def test_broken_files_are_named(tmp_path, text):
     [
         (
             "training: {epochs: 3}\nviews: {local: 0}\ntraining: {seed: 1}\n",
-            "training is written twice, in lines 1 and 3",
+            "training appears twice, in lines 1 and 3",
         ),
-        ("training: {seed: 1, epochs: 3, seed: 2}\n", "seed is written twice"),
-        ("training: 0\n", "training in {file} is 0; allowed: a group, such as training: {epochs: 3}"),
-        ("method: false\n", "method in {file} is False; allowed: a group, such as method: {name: dino}"),
+        ("training: {seed: 1, epochs: 3, seed: 2}\n", "seed appears twice"),
+        ("training: 0\n", "training in {file} is 0"),
+        ("method: false\n", "method in {file} is False"),
         ("methods: {dino: {heads: 0}}\n", "heads in the section dino of the recipe {file} is 0"),
     ],
 )
-def test_what_would_pass_in_silence_is_refused(tmp_path, text, part):
+def test_mistakes_that_yaml_would_ignore_are_refused(tmp_path, text, part):
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=re.escape(part.replace("{file}", str(file)))):
@@ -102,10 +97,10 @@ def test_an_empty_group_has_the_defaults_and_parts_may_be_shared(tmp_path):
     assert (found.training.seed, found.training.epochs) == (4, 5)
 
 
-def test_a_recipe_given_as_a_configuration_is_called_one(tmp_path):
+def test_a_recipe_is_not_a_configuration(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("training: {epochs: 7}\nmethods: {dino: {heads: {dim: 128}}}\n")
-    with pytest.raises(UsageError, match=re.escape(f"{file} is a recipe") + ".*" + re.escape(f": --recipe {file}.")):
+    with pytest.raises(UsageError, match=re.escape(f"--recipe {file}")):
         configs.resolve(file=file)
 
 
@@ -114,16 +109,16 @@ def test_whole_numbers_are_kept_to_the_last_digit(value):
     assert configs.resolve(overrides={"training.seed": value}).training.seed == 9007199254740993
     assert configs.resolve(overrides={"training.epochs": "1e3"}).training.epochs == 1000
     for large in ("9" * 400, 10**400):
-        with pytest.raises(UsageError, match=r"training\.seed is .*; allowed: a whole number"):
+        with pytest.raises(UsageError, match=r"training\.seed"):
             configs.resolve(overrides={"training.seed": large})
 
 
 def test_a_recipe_without_a_name_is_refused():
-    with pytest.raises(UsageError, match=r"The name of the recipe is empty.* There are: .*demo"):
+    with pytest.raises(UsageError, match=r"recipe ''.*demo"):
         configs.resolve(recipe="")
 
 
-def test_a_recipe_may_be_a_file_of_ones_own(tmp_path):
+def test_a_recipe_may_be_your_own_file(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("training: {epochs: 7}\nmethods: {dino: {heads: {dim: 128}}, mocov3: {views: {local: 0}}}\n")
     found = configs.resolve(recipe=str(file), overrides={"method.name": "dino", "heads.hidden": "96"})
@@ -131,18 +126,18 @@ def test_a_recipe_may_be_a_file_of_ones_own(tmp_path):
     with pytest.warns(UserWarning, match=r"mine.yaml has no section for ibot"):
         configs.resolve(recipe=str(file), overrides={"method.name": "ibot"})
     wrong = {
-        "methods: {dnio: {}}": "section for 'dnio'. Did you mean dino",
-        "methods: [dino]": "is ['dino']; allowed: a section",
-        "methods: {dino: 3}": "The section dino of the recipe",
-        "methods: {dino: {method: {name: ibot}}}": "but not method",
-        "method: dino": "allowed: a group, such as method: {name: dino}",
+        "methods: {dnio: {}}": "Did you mean dino",
+        "methods: [dino]": "['dino']",
+        "methods: {dino: 3}": "dino of the recipe",
+        "methods: {dino: {method: {name: ibot}}}": "dino of the recipe",
+        "method: dino": "method in",
     }
     for text, part in wrong.items():
         file.write_text(text)
         with pytest.raises(UsageError, match=re.escape(part)):
             configs.resolve(recipe=str(file))
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match=r"mine.yaml is not YAML"):
+    with pytest.raises(UsageError, match=r"mine\.yaml"):
         configs.resolve(recipe=str(file))
     file.write_text("training: {epochs: 7}")  # no sections, and another method than it was written for
     with pytest.warns(UserWarning, match=r"no section for dino"):
@@ -179,11 +174,11 @@ def test_every_field_has_its_line():
         ("compute.graph", "true", "one GPU", {"compute.accelerator": "cpu"}),
     ],
 )
-def test_a_field_that_counts_only_beside_another_says_so(field, value, condition, unmet):
-    """It is not refused where it does not count: a grid over the other field would fail in the cells without it."""
+def test_a_field_that_is_used_only_with_another_says_so(field, value, condition, unmet):
+    """It is not refused where it is not used: a grid over the other field would fail in the cells without it."""
     lines = {name: doc for name, _, doc in configs.describe()}
     assert f"; only with {condition}" in lines[field]
-    assert condition.split()[0] in (*unmet, "a", "one")  # a field that there is, or the device
+    assert condition.split()[0] in (*unmet, "a", "one")  # an existing field, or the device
     group, name = field.split(".")
     built = configs.resolve(recipe="demo", overrides={field: value} | unmet)
     assert getattr(getattr(built, group), name) != getattr(getattr(configs.resolve(), group), name)
@@ -207,12 +202,12 @@ def test_the_file_of_one_method_is_not_taken_for_another(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text("method: {name: dino}\nloss: {temperature: 0.2}\n")
     assert configs.resolve(file=file, overrides={"method.name": "dino"}).loss.temperature == 0.2
-    with pytest.raises(UsageError, match=r"holds the settings of dino.*--recipe NAME --method\.name mocov3"):
+    with pytest.raises(UsageError, match=r"settings of dino.*--method\.name mocov3"):
         configs.resolve(file=file, overrides={"method.name": "mocov3"})
 
 
-def test_a_scale_that_will_be_wrong_is_said():
-    with pytest.warns(ProprietyWarning, match=r"lam 0.45: the learned scale will be 1.72 times the true spread"):
+def test_a_wrong_scale_is_predicted():
+    with pytest.warns(ProprietyWarning, match=r"0\.45.*1\.72"):
         configs.resolve(recipe="demo", overrides={"loss.lam": "0.45"})
 
 
@@ -231,9 +226,9 @@ def test_the_pooled_threshold_counts_the_views():
 
 
 def test_no_method_carries_a_field_that_does_nothing():
-    with pytest.raises(UsageError, match=r"There is no field target\.centre_momentum for mocov3"):
+    with pytest.raises(UsageError, match=r"target\.centre_momentum for mocov3"):
         configs.resolve(recipe="demo", overrides={"method.name": "mocov3", "target.centre_momentum": "0.5"})
-    with pytest.raises(UsageError, match=r"There is no field heads\.predictor_lr for dino"):
+    with pytest.raises(UsageError, match=r"heads\.predictor_lr for dino"):
         configs.resolve(recipe="demo", overrides={"method.name": "dino", "heads.predictor_lr": "0.5"})
 
 

@@ -19,6 +19,9 @@ TINY = {
     "training.checkpoint_every": "2",
 }
 
+SMALL_GRID = TINY | {"training.batch_size": "16", "training.max_steps": "2", "training.checkpoint_every": "1"}
+"""The same for the cells of a grid."""
+
 VOLATILE = {"images_per_second", "memory_mib"}
 
 

@@ -1,4 +1,4 @@
-"""What became of a cell: metrics from its log, kNN among training images. No test image is read."""
+"""The outcome of a cell: metrics from its log, kNN among training images. No test image is read."""
 
 import json
 import math
@@ -25,7 +25,7 @@ SEED = "training.seed"
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """A number of a cell: its name in the files, its heading, how it is written."""
+    """A metric of a cell: its name in files, its heading, its format."""
 
     name: str
     heading: str
@@ -33,7 +33,7 @@ class Quantity:
     percent: bool = False
 
     def text(self, value: float | None) -> str:
-        """The number as a person reads it."""
+        """The formatted number."""
         if value is None:
             return "-"
         return f"{100 * value if self.percent else value:.{self.digits}f}"
@@ -50,7 +50,7 @@ LOGGED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A finished cell has metrics and a verdict, a failed one an error, one that waits has neither."""
+    """A finished cell has metrics and a verdict, a failed cell an error, a waiting cell neither."""
 
     cell: Cell
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """A quantity over the seeds of one setting."""
+    """A metric over the seeds of one setting."""
 
     mean: float
     low: float
@@ -76,7 +76,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The finished cells that differ in their seed alone."""
+    """The finished cells that differ only in their seed."""
 
     swept: Mapping[str, Any]  # without the seed
     seeds: int
@@ -84,7 +84,7 @@ class Summary:
 
 
 def over_seeds(outcomes: Sequence[Outcome]) -> list[Summary]:
-    """One summary a setting, in the order of the cells; a seed alone is a setting of its own."""
+    """One summary per setting, in the order of the cells; if only seeds differ, one per seed."""
     only_seeds = all(set(outcome.cell.swept) == {SEED} for outcome in outcomes)
     groups: dict[str, tuple[dict[str, Any], list[Outcome]]] = {}
     for outcome in outcomes:
@@ -94,7 +94,7 @@ def over_seeds(outcomes: Sequence[Outcome]) -> list[Summary]:
 
 
 def measured(outcomes: Sequence[Outcome]) -> list[Quantity]:
-    """The quantities that at least one cell has."""
+    """The metrics that at least one cell has."""
     return [quantity for quantity in (KNN, *LOGGED) if any(quantity.name in o.metrics for o in outcomes)]
 
 
@@ -107,18 +107,18 @@ def _summary(setting: dict[str, Any], members: list[Outcome]) -> Summary:
     return Summary(swept=setting, seeds=len(finished), metrics=found)
 
 
-class Judge:
-    """Judges cell after cell; the images are decoded once, or streamed where they do not fit into memory."""
+class Measure:
+    """Measures finished cells; images are decoded once, or streamed if they do not fit into memory."""
 
     def __init__(self) -> None:
         self._pictures: tuple[str, PictureSet] | None = None
         self._marks: dict[str, str | None] = {}
 
     def __call__(self, cell: Cell, folder: Path) -> Outcome:
-        """The outcome of a finished run, from its ablation.json if that is of this encoder and these images."""
-        found = _kept(folder, cell.config, self._mark(cell.config.data.spec))
+        """The outcome of a finished run; from its ablation.json if encoder and images are unchanged."""
+        found = _saved(folder, cell.config, self._mark(cell.config.data.spec))
         if found is None:
-            found = self._judged(cell, folder)
+            found = self._measure(cell, folder)
             write_text(folder / RESULT, json.dumps(found, indent=1))
         return Outcome(
             cell=cell,
@@ -128,7 +128,7 @@ class Judge:
             remark=found["remark"],
         )
 
-    def _judged(self, cell: Cell, folder: Path) -> dict[str, Any]:
+    def _measure(self, cell: Cell, folder: Path) -> dict[str, Any]:
         rows = RunFolder(folder).read_metrics()
         metrics, remark = self._knn(cell.config, folder)
         last = rows[-1] if rows else {}
@@ -136,7 +136,7 @@ class Judge:
         return {
             "cell": cell.name,
             "swept": dict(cell.swept),
-            # NaN is not JSON.
+            # JSON has no NaN.
             "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
             "verdict": health.verdict(rows, cell.config),
             "seconds": training_seconds(rows, batch_size=cell.config.training.batch_size),
@@ -147,7 +147,7 @@ class Judge:
         }
 
     def _knn(self, config: Config, folder: Path) -> tuple[dict[str, float], str]:
-        """kNN, or nothing and why."""
+        """kNN, or an empty dictionary and the reason."""
         encoder = load(folder)
         try:
             labels = open_source(config.data.spec).labels
@@ -160,7 +160,7 @@ class Judge:
             return {}, f"no kNN: {error}"
 
     def _mark(self, spec: str) -> str | None:
-        """That of the files as they were before the images were first read: listing them may take long."""
+        """A hash of the files before the first read; computed once, because listing files can take long."""
         if spec not in self._marks:
             self._marks[spec] = files_mark(spec)
         return self._marks[spec]
@@ -168,13 +168,13 @@ class Judge:
     def _load(self, config: Config) -> PictureSet:
         spec = config.data.spec
         if self._pictures is None or self._pictures[0] != spec:
-            self._pictures = None  # two sets need not fit into memory
+            self._pictures = None  # free the first set before the second is loaded
             self._pictures = spec, open_pictures(spec, max_bad=config.data.max_bad)
         return self._pictures[1]
 
 
 def training_seconds(rows: list[dict[str, Any]], *, batch_size: int) -> float | None:
-    """Seconds between the first step and the last line of a log, without the pauses of a run that was resumed."""
+    """Seconds of training up to the last line of a log, without the pauses of a resumed run."""
     total, before = 0.0, 0
     for row in rows:
         rate = row.get("images_per_second", 0.0)
@@ -185,14 +185,14 @@ def training_seconds(rows: list[dict[str, Any]], *, batch_size: int) -> float | 
     return round(total, 1) if rows else None
 
 
-def _kept(folder: Path, config: Config, mark: str | None) -> dict[str, Any] | None:
-    """What was judged before; not where a number is missing, nor where the images are others by now."""
+def _saved(folder: Path, config: Config, mark: str | None) -> dict[str, Any] | None:
+    """The saved outcome; None if a metric is missing or the encoder or the images have changed."""
     try:
         found = json.loads((folder / RESULT).read_text())
     except (OSError, json.JSONDecodeError):
         return None
     same = found.get("checkpoint") == _checkpoint(folder) and found.get("data") == config.data.spec
-    same_files = mark is None or found.get("files") == mark  # images that are gone cannot be judged again
+    same_files = mark is None or found.get("files") == mark  # images that no longer exist cannot be measured again
     return found if same and same_files and not found.get("remark") else None
 
 

@@ -9,38 +9,38 @@ from typing import Any
 import numpy as np
 from markupsafe import escape
 
-from prosmin.ablation.cells import value_text
 from prosmin.ablation.grid import ROW, Grid
 from prosmin.ablation.outcome import SEED, Outcome, Quantity, Summary, measured, over_seeds
+from prosmin.config.values import to_text
 from prosmin.files import write_text
 from prosmin.report.drawing.axes import Axis, round_axis, share_axis
 from prosmin.report.drawing.charts import Curve, line_chart
 from prosmin.report.drawing.svg import HEIGHT, LEFT, RIGHT, WIDTH, Words, series
 
-LOG_FROM = 8.0  # values that span this factor are drawn on a logarithmic axis
-DODGE = 0.012  # share of the axis between the curves at one value
-LETTER = 6.0  # width of a letter of a tick, in units of the drawing
+LOG_FROM = 8.0  # ratio of largest to smallest value from which the axis is logarithmic
+DODGE = 0.012  # horizontal distance between curves at the same value, as a share of the axis
+LETTER = 6.0  # width of a character of a tick label, in SVG units
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweptAxis(Axis):
-    """An axis whose ticks are the values that were swept, each with its own text."""
+    """An axis with one tick per swept value."""
 
     names: Sequence[str]  # of the values, in the order of the ticks
-    numbered: bool = False  # the names are too long to stand under the axis
-    joined: bool  # whether a line between neighbours means something
+    numbered: bool = False  # names are too long for tick labels and are replaced by numbers
+    joined: bool  # whether neighbours are joined by a line
 
     def label(self, tick: float) -> str:
-        """The value, or its number in the list beneath the plot."""
+        """The value, or its number in the list below the plot."""
         place = list(self.ticks).index(tick)
         return str(place + 1) if self.numbered else self.names[place]
 
     def tick(self, value: Any) -> float:
-        """Where a value lies, in units of the axis."""
-        return self.ticks[self.names.index(value_text(value))]
+        """The position of a value, in units of the axis."""
+        return self.ticks[self.names.index(to_text(value))]
 
     def beside(self, place: float, number: int, *, of: int) -> float:
-        """The place for one of several curves, a little beside the others, so that no bar hides another."""
+        """The position for one of several curves, shifted so that no bar hides another."""
         share = DODGE * (number - (of - 1) / 2)
         if self.log:
             return place * (self.high / self.low) ** share
@@ -48,13 +48,13 @@ class SweptAxis(Axis):
 
 
 def swept_axis(values: Sequence[Any]) -> SweptAxis:
-    """Numbers where they lie, logarithmically if they span much; if their labels would meet, or no numbers: evenly."""
-    unique = list({value_text(value): value for value in values}.values())
+    """Numbers to scale, logarithmic for a large range; names, or labels that would overlap, evenly spaced."""
+    unique = list({to_text(value): value for value in values}.values())
     numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in unique)
     if not numeric:
-        return _even([value_text(value) for value in unique], joined=False)
+        return _even([to_text(value) for value in unique], joined=False)
     unique.sort()
-    names = [value_text(value) for value in unique]
+    names = [to_text(value) for value in unique]
     low, high = unique[0], unique[-1]
     logs = [False] if low <= 0 else [True, False] if high / low >= LOG_FROM else [False, True]
     for log in logs if low < high else []:
@@ -83,11 +83,11 @@ def _even(names: Sequence[str], *, joined: bool) -> SweptAxis:
 
 
 def _widest(names: Sequence[str]) -> float:
-    """Share of the axis the longest label takes."""
+    """Width of the longest label, as a share of the axis."""
     return max(len(name) for name in names) * LETTER / (WIDTH - LEFT - RIGHT)
 
 
-COLUMNS, GAP, MARGIN, LINE = 2, 28, 24, 17  # panels side by side, room between and around them, a line of text
+COLUMNS, GAP, MARGIN, LINE = 2, 28, 24, 17  # panels per row, space between and around them, height of a text line
 
 STYLE = """
 svg { font-family: system-ui, "Segoe UI", Roboto, "Liberation Sans", sans-serif; }
@@ -105,14 +105,14 @@ svg { font-family: system-ui, "Segoe UI", Roboto, "Liberation Sans", sans-serif;
 
 
 def write_plot(grid: Grid, outcomes: Sequence[Outcome], path: Path) -> None:
-    """The plot of what has finished; without anything measured there is none."""
+    """Write the plot of the finished cells, if there are any metrics."""
     quantities = measured(outcomes)
     if quantities:
         write_text(path, draw(grid, over_seeds(outcomes), quantities))
 
 
 def draw(grid: Grid, summaries: Sequence[Summary], quantities: Sequence[Quantity]) -> str:
-    """The SVG: along the bottom the first field swept, a curve for each setting of the others."""
+    """The SVG: the first swept field on the x axis, one curve per setting of the others."""
     along, *others = [name for name in grid.swept if name != SEED] or [SEED]
     axis = swept_axis([summary.swept[along] for summary in summaries])
     settings: dict[str, list[Summary]] = {}
@@ -137,7 +137,7 @@ def draw(grid: Grid, summaries: Sequence[Summary], quantities: Sequence[Quantity
 
 
 def _panel(quantity: Quantity, along: str, axis: SweptAxis, settings: dict[str, list[Summary]]) -> str:
-    """One quantity: the means as marks, joined where that means something, the range of seeds as bars."""
+    """One metric: means as marks, ranges over seeds as bars."""
     curves = []
     for number, members in enumerate(settings.values()):
         known = [summary for summary in members if quantity.name in summary.metrics]
@@ -166,13 +166,13 @@ def _panel(quantity: Quantity, along: str, axis: SweptAxis, settings: dict[str, 
 
 
 def _setting(summary: Summary, others: Sequence[str]) -> str:
-    """What distinguishes a curve: the fields that are not along the bottom."""
-    named = [(name, value_text(summary.swept[name])) for name in others]
+    """The label of a curve: the fields that are not on the x axis."""
+    named = [(name, to_text(summary.swept[name])) for name in others]
     return ", ".join(text if name == ROW else f"{name} {text}" for name, text in named)
 
 
 def _legend(axis: SweptAxis, settings: Sequence[str]) -> list[tuple[str, str]]:
-    """Style and text of the lines beneath the panels: the curves, and the names behind numbers."""
+    """Style and text of the lines below the panels: the curves, and the names behind numbers."""
     keys = [(f"legend key {series(i)}", f"●  {name}") for i, name in enumerate(settings) if name]
     names = [("legend", f"{i}  {name}") for i, name in enumerate(axis.names, 1)] if axis.numbered else []
     return keys + names

@@ -10,27 +10,28 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from prosmin.ablation.cells import TABLE, value_text
+from prosmin.ablation.cells import TABLE
 from prosmin.ablation.grid import ROW, Grid
 from prosmin.ablation.outcome import KNN, SEED, Outcome, Quantity, Spread, measured, over_seeds
+from prosmin.config.values import to_text
 from prosmin.files import write_text
 
 PROTOCOL = (
-    "kNN: k 20, from nine tenths of the labelled training images to the tenth held out; no test image was read. "
-    "The other numbers are those of the last logged step."
+    "kNN: k 20, on a held-out tenth of the labelled training images; no test image was read. "
+    "The other numbers are from the last logged step."
 )
 
 
 def print_table(grid: Grid, outcomes: Sequence[Outcome]) -> None:
-    """One row a cell, then what is to be said about it."""
+    """One row per cell, then remarks."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)
     for head, rows in _tables(grid, outcomes):
         table = Table(box=None, pad_edge=False)
         for heading in head:
-            words = heading in (*grid.swept, "verdict")
-            table.add_column(Text(heading), justify="left" if words else "right", overflow="fold")
+            is_text = heading in (*grid.swept, "verdict")
+            table.add_column(Text(heading), justify="left" if is_text else "right", overflow="fold")
         for row in rows:
             table.add_row(*(Text(text) for text in row))
         console.print(table)
@@ -46,14 +47,14 @@ def write_table(grid: Grid, outcomes: Sequence[Outcome], out: Path) -> None:
 
 
 def _tables(grid: Grid, outcomes: Sequence[Outcome]) -> list[tuple[list[str], list[list[str]]]]:
-    """Headings and rows: the cells, and their means where several seeds were trained."""
+    """Headings and rows: the cells, and their means if there are several seeds."""
     quantities = measured(outcomes)
     head = [*grid.swept, *(q.heading for q in quantities), "seconds", "verdict"]
     tables = [(head, [_cell_row(grid, outcome, quantities) for outcome in outcomes])]
     if len(grid.over.get(SEED, ())) > 1 and len(grid.swept) > 1:
         settings = [name for name in grid.swept if name != SEED]
         rows = [
-            [*(value_text(summary.swept[name]) for name in settings), str(summary.seeds)]
+            [*(to_text(summary.swept[name]) for name in settings), str(summary.seeds)]
             + [_spread_text(q, summary.metrics.get(q.name)) for q in quantities]
             for summary in over_seeds(outcomes)
         ]
@@ -65,7 +66,7 @@ def _cell_row(grid: Grid, outcome: Outcome, quantities: Sequence[Quantity]) -> l
     seconds = "-" if outcome.seconds is None else f"{outcome.seconds:.0f}"
     last = f"failed: {outcome.error}" if outcome.error else outcome.verdict or "not trained yet"
     return [
-        *(value_text(outcome.cell.swept[name]) for name in grid.swept),
+        *(to_text(outcome.cell.swept[name]) for name in grid.swept),
         *(q.text(outcome.metrics.get(q.name)) for q in quantities),
         seconds,
         last,
@@ -94,7 +95,7 @@ def _markdown(grid: Grid, outcomes: Sequence[Outcome]) -> str:
     parts = [f"# {title}\n"]
     for head, rows in _tables(grid, outcomes):
         lines = [head, ["---"] * len(head), *rows]
-        # A bar would end the cell of a table, a new line its row.
+        # A bar or a line break would break the table.
         parts.append("".join(f"| {' | '.join(_flat(text) for text in line)} |\n" for line in lines))
     if any(KNN.name in outcome.metrics for outcome in outcomes):
         parts.append(f"{PROTOCOL}\n")

@@ -1,9 +1,8 @@
-"""The commands, one file each: its line of the help, its options, whether it takes fields of the configuration
+"""The commands, one file each: a line for the help, its options, whether it takes fields of the configuration
 (--group.field VALUE), and `run`, which calls one function and prints.
 
-Modules that need torch, and that is nearly all, are imported by the `run` that needs them: `prosmin --help` does not
-wait for it, and `prosmin doctor` can say that it is broken. What can be checked without it is checked before: a slip of
-the hand is told at once.
+`run` imports the modules that need torch: `prosmin --help` does not wait for torch, and `prosmin doctor` can report
+that torch is broken. A misspelt option is reported before torch is imported.
 """
 
 import argparse
@@ -29,14 +28,14 @@ COMMANDS = {
 
 
 def make_parser() -> Parser:
-    """What the command line may say."""
+    """The parser of all commands."""
     parser = Parser(
         prog="prosmin",
-        description="Image representations, learned without labels, that know how sure they are.",
+        description="Self-supervised image representations with uncertainty.",
     )
     parser.add_argument("--version", action="version", version=f"prosmin {__version__}")
-    # For its line in the help alone: `main` takes it out beforehand, since it may stand anywhere.
-    parser.add_argument("--debug", action="store_true", help="anywhere in a command: an error shows where it came from")
+    # Only for the help: `main` removes --debug first, because it is allowed anywhere.
+    parser.add_argument("--debug", action="store_true", help="anywhere in a command: show the traceback of an error")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     for name, command in COMMANDS.items():
         sub = commands.add_parser(

@@ -14,18 +14,18 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--recipe",
         type=recipe_name,
         metavar="NAME",
-        help="one of `prosmin recipes`, or a file NAME.yaml (default: that of the grid, or demo)",
+        help="a name from `prosmin recipes`, or a file NAME.yaml (default: the grid's recipe, or demo)",
     )
-    parser.add_argument("--grid", metavar="NAME", help="a grid that comes with the package, or a file NAME.yaml")
+    parser.add_argument("--grid", metavar="NAME", help="a grid of the package, or a file NAME.yaml")
     parser.add_argument(
         "--over",
         action="append",
         default=[],
         metavar="group.field=A,B,...",
-        help="sweep a field; several make a product; `;` between values that hold commas",
+        help="values of a field to compare; several --over give all combinations; `;` separates values with commas",
     )
-    parser.add_argument("--data", metavar="SPEC", help="images to learn from: the same as --data.spec")
-    parser.add_argument("--out", type=path, required=True, metavar="DIR", help="folder of the cells, table and plot")
+    parser.add_argument("--data", metavar="SPEC", help="images to train on; the same as --data.spec")
+    parser.add_argument("--out", type=path, required=True, metavar="DIR", help="folder for the runs, table and plot")
 
 
 def run(options: argparse.Namespace, fields: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""`prosmin demo`: pretrain, evaluate and report on the embedded photographs; what is finished is not repeated."""
+"""`prosmin demo`: pretrain, evaluate and report on the embedded photographs; finished steps are not repeated."""
 
 import argparse
 from pathlib import Path
@@ -17,7 +17,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
-    """All of it at a small size."""
+    """Run the three steps."""
     from prosmin import config as configs
 
     config = configs.resolve(recipe="demo", overrides=fields)

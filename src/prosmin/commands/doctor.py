@@ -1,8 +1,8 @@
-"""`prosmin doctor`: is everything here that a run needs, and does it work."""
+"""`prosmin doctor`: check that everything a run needs is installed and works."""
 
 import argparse
 
-LINE = "is everything here that a run needs, and does it work"
+LINE = "check that everything a run needs is installed and works"
 TAKES_FIELDS = False
 
 
@@ -11,7 +11,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
-    """Look, and say."""
+    """Print the checks."""
     from prosmin.doctor import doctor
 
     doctor()

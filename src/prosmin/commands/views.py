@@ -1,11 +1,11 @@
-"""`prosmin views`: an image of the views that a step of training sees."""
+"""`prosmin views`: draw the views of a training step."""
 
 import argparse
 from pathlib import Path
 
 from prosmin.commands.parsing import add_configuration, check_folder, path, with_data
 
-LINE = "an image of the views that a step of training sees"
+LINE = "draw the views of a training step"
 TAKES_FIELDS = True
 
 
@@ -13,10 +13,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     add_configuration(parser, data="show")
     parser.add_argument(
-        "--out", type=path, default=Path("views.png"), metavar="FILE.png", help="where to (default: %(default)s)"
+        "--out", type=path, default=Path("views.png"), metavar="FILE.png", help="output file (default: %(default)s)"
     )
-    parser.add_argument("--pictures", type=int, default=8, metavar="N", help="how many (default: %(default)s)")
-    parser.add_argument("--step", type=int, default=0, metavar="N", help="of which step, from 0 (default: %(default)s)")
+    parser.add_argument("--pictures", type=int, default=8, metavar="N", help="number of images (default: %(default)s)")
+    parser.add_argument("--step", type=int, default=0, metavar="N", help="training step, from 0 (default: %(default)s)")
 
 
 def run(options: argparse.Namespace, fields: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The configuration: one tree of frozen dataclasses, checked when built, saved as YAML that reruns the run."""
+"""The configuration: frozen dataclasses in groups, checked when built, saved as YAML that reruns the run."""
 
 from prosmin.config.build import (
     GROUPS,

@@ -1,12 +1,11 @@
 """The fields that all methods share, each with one line of documentation and a check."""
 
 import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from prosmin.config.values import check
 from prosmin.errors import UsageError
-from prosmin.messages import closest, did_you_mean
 
 Range = tuple[float, float]
 
@@ -14,20 +13,6 @@ Range = tuple[float, float]
 def option(default: Any, doc: str) -> Any:
     """A field with its line of documentation."""
     return dataclasses.field(default=default, metadata={"doc": doc})
-
-
-def check(condition: bool, name: str, received: object, allowed: str) -> None:
-    """Raise an error that says what was received and what is allowed, unless the condition is true."""
-    if not condition:
-        raise UsageError(f"{name} is {received!r}; allowed: {allowed}.")
-
-
-def check_choice(name: str, value: object, known: Iterable[str]) -> None:
-    """Refuse a name that is not known; the error suggests the closest one."""
-    known = list(known)
-    if value not in known:
-        hint = did_you_mean(closest(str(value), known))
-        raise UsageError(f"{name} is {value!r}.{hint} Allowed: {', '.join(known)}.")
 
 
 def check_at_least(limit: int, group: str, config: object, *names: str) -> None:

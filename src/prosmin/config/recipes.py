@@ -1,7 +1,7 @@
-"""A configuration is resolved from layers, later ones winning.
+"""A configuration is resolved from layers; later layers replace earlier ones.
 
-The defaults, a recipe, the recipe's section for the method, a configuration file, the command line. Nothing edits it
-afterwards; derived values are computed where they are needed.
+The layers: defaults, recipe, the recipe's section for the method, configuration file, command line. Nothing edits the
+configuration afterwards; derived values are computed where they are needed.
 """
 
 import warnings
@@ -26,27 +26,19 @@ def read_yaml(path: Path) -> Tree:
         raise MissingFileError(f"The configuration file {path} does not exist.") from None
     except OSError as error:
         raise UsageError(f"The configuration file {path} cannot be read: {error.strerror}.") from None
-    except _WrittenTwiceError as error:
-        raise UsageError(f"In {path}, {error}. Write all of it in one place.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"The configuration {path} is not YAML: {error}.") from None
+        raise UsageError(f"The configuration file {path} is not valid YAML: {error}.") from None
     if not isinstance(tree, dict):
-        raise UsageError(
-            f"The configuration {path} holds {tree!r}; allowed: groups of fields, as in any run's config.yaml."
-        )
+        raise UsageError(f"{path} contains {tree!r}; allowed: groups of fields, as in any run's config.yaml.")
     _check_groups(tree, str(path))
     return tree
 
 
-_MERGE = "tag:yaml.org,2002:merge"  # <<, which may stand beside another
-
-
-class _WrittenTwiceError(yaml.YAMLError):
-    """A name stands twice in one mapping."""
+_MERGE = "tag:yaml.org,2002:merge"  # <<, which may occur twice
 
 
 class _OnceLoader(yaml.SafeLoader):
-    """YAML in which a name may stand once in a mapping: of two the later would win without a word."""
+    """YAML that refuses a repeated name in a mapping, where PyYAML silently keeps the last value."""
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -55,56 +47,69 @@ class _OnceLoader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
                 name, line = (key.tag, key.value), key.start_mark.line + 1
                 if name in lines:
-                    raise _WrittenTwiceError(f"{key.value} is written twice, in lines {lines[name]} and {line}")
+                    raise yaml.YAMLError(f"{key.value} appears twice, in lines {lines[name]} and {line}")
                 lines[name] = line
         return node
 
 
 def _check_groups(tree: Mapping[str, Any], where: str) -> None:
-    """An error where a group has a value instead of fields; nothing at all is an empty group."""
+    """Refuse a value in the place of a group; null is an empty group."""
     for name in (*GROUPS, "heads", "loss"):
         if not isinstance(tree.get(name, {}), Mapping | None):
             example = "method: {name: dino}" if name == "method" else "training: {epochs: 3}"
             raise UsageError(f"{name} in {where} is {tree[name]!r}; allowed: a group, such as {example}.")
 
 
+def shipped_names(folder: str) -> list[str]:
+    """The YAML files in a folder of the package ("recipes" or "grids"), without their ending."""
+    files = resources.files("prosmin").joinpath(folder).iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+
+
+def shipped_text(folder: str, name: str) -> str:
+    """The text of a YAML file of the package, with its header."""
+    names = shipped_names(folder)
+    if name not in names:
+        raise UsageError(f"There is no {folder[:-1]} {name!r}.{suggest(name, names)} Your own file ends in .yaml.")
+    return resources.files("prosmin").joinpath(folder, f"{name}.yaml").read_text()
+
+
+def read_shipped(folder: str, name: str) -> Tree:
+    """The content of your own file NAME.yaml, or of a YAML file of the package."""
+    if name.endswith((".yaml", ".yml")):
+        return read_yaml(Path(name).expanduser())
+    return yaml.safe_load(shipped_text(folder, name))
+
+
 def recipe_names() -> list[str]:
-    """The recipes that come with the package."""
-    return sorted(
-        p.name[:-5] for p in resources.files("prosmin").joinpath("recipes").iterdir() if p.name.endswith(".yaml")
-    )
+    """The recipes of the package."""
+    return shipped_names("recipes")
 
 
 def recipe_text(name: str) -> str:
-    """A recipe's file, its header included."""
-    names = recipe_names()
-    if not name:
-        raise UsageError(
-            "The name of the recipe is empty, as of a variable of the shell that is not set. "
-            f"There are: {', '.join(names)}; a file of your own ends in .yaml."
-        )
-    if name not in names:
-        raise UsageError(f"There is no recipe {name!r}.{suggest(name, names)} A file of your own ends in .yaml.")
-    return resources.files("prosmin").joinpath("recipes", f"{name}.yaml").read_text()
+    """The text of a recipe, with its header."""
+    return shipped_text("recipes", name)
 
 
 def read_recipe(name: str) -> tuple[Tree, Tree]:
-    """What a recipe of the package or a file NAME.yaml says for every method, and its sections for single ones."""
-    tree = read_yaml(Path(name).expanduser()) if name.endswith((".yaml", ".yml")) else yaml.safe_load(recipe_text(name))
+    """A recipe's settings for all methods, and its sections for single methods."""
+    tree = read_shipped("recipes", name)
     sections = tree.pop("methods", {})
     if not isinstance(sections, Mapping):
-        raise UsageError(f"methods in the recipe {name} is {sections!r}; allowed: a section of groups for each method.")
+        raise UsageError(f"methods in the recipe {name} is {sections!r}; allowed: one section of groups per method.")
     for method, part in sections.items():
         if method not in METHOD_GROUPS:
             raise UsageError(f"The recipe {name} has a section for {method!r}.{suggest(str(method), METHOD_GROUPS)}")
         if not isinstance(part, Mapping) or "method" in part:
-            raise UsageError(f"The section {method} of the recipe {name} is {part!r}; allowed: groups, but not method.")
+            raise UsageError(
+                f"The section {method} of the recipe {name} is {part!r}; allowed: groups other than method."
+            )
         _check_groups(part, f"the section {method} of the recipe {name}")
     return tree, dict(sections)
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
-    """Two trees as one, the second winning field by field."""
+    """Two nested dictionaries as one; the second replaces fields of the first."""
     merged = dict(below)
     for name, value in above.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
@@ -115,28 +120,32 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
 def resolve(
     *, recipe: str | None = None, file: Path | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Config:
-    """The configuration of a recipe or a file, with `overrides` ({"training.epochs": 3, ...}) on top."""
+    """The configuration of a recipe or a file, changed by `overrides` ({"training.epochs": 3, ...})."""
     tree, sections = read_recipe(recipe) if recipe is not None else ({}, {})
     given = read_yaml(file) if file else {}
     if "methods" in given:
-        raise UsageError(f"{file} is a recipe, with sections for methods, and no configuration: --recipe {file}.")
+        raise UsageError(f"{file} is a recipe (it has sections for methods), not a configuration: use --recipe {file}.")
     above = merge(given, _nest(overrides or {}))
-    of_file, wanted = ((part.get("method") or {}).get("name") for part in (given, above))
-    if of_file is not None and wanted != of_file:
+    file_method, new_method = _method(given), _method(above)
+    if file_method is not None and new_method != file_method:
         raise UsageError(
-            f"{file} holds the settings of {of_file}, and method.name {wanted} would take them for its own. "
-            f"Begin with a recipe, which has a section for each method: --recipe NAME --method.name {wanted}."
+            f"{file} has the settings of {file_method}, which do not fit method.name {new_method}. "
+            f"Start from a recipe, which has a section for each method: --recipe NAME --method.name {new_method}."
         )
-    method = (merge(tree, above).get("method") or {}).get("name", MethodConfig().name)
+    default = MethodConfig().name
+    method = _method(merge(tree, above)) or default
     config = build(merge(merge(tree, sections.get(method, {})), above))
-    of_recipe = (tree.get("method") or {}).get("name", MethodConfig().name)
-    if recipe and method not in sections and (sections or method != of_recipe):
+    if recipe and method not in sections and (sections or method != (_method(tree) or default)):
         warnings.warn(
-            f"the recipe {recipe} has no section for {method}: heads and loss are its defaults, which may suit "
-            "another size of network and images",
+            f"the recipe {recipe} has no section for {method}: heads and loss have the method's defaults, which may "
+            "not suit these images and this network",
             stacklevel=2,
         )
     return config
+
+
+def _method(tree: Mapping[str, Any]) -> Any:
+    return (tree.get("method") or {}).get("name")
 
 
 def _nest(overrides: Mapping[str, Any]) -> Tree:
@@ -145,8 +154,8 @@ def _nest(overrides: Mapping[str, Any]) -> Tree:
         group, _, field = path.partition(".")
         if not field:
             raise UsageError(
-                f"There is no option --{path}; fields are written --group.field, "
-                f"with a group of: {', '.join(GROUPS)}, heads, loss."
+                f"There is no option --{path}; a field is written --group.field, "
+                f"where group is one of {', '.join(GROUPS)}, heads, loss."
             )
         tree.setdefault(group, {})[field] = value
     return tree

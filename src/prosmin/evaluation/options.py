@@ -5,14 +5,13 @@ used again; the other fields do not concern it.
 """
 
 import dataclasses
-import re
 import shlex
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from prosmin.config.values import convert
 from prosmin.data.corruptions.parameters import (
     AUTO,
     COMMON,
@@ -138,30 +137,11 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def split_names(text: str) -> list[str]:
-    """What stands between commas; those in braces, as in `webdataset:{a,b}.tar`, belong to a name."""
-    return re.split(r",(?![^{}]*\})", text)
-
-
 def read_options(texts: Mapping[str, str | None]) -> Options:
     """The options of command-line texts by field name; None: not given."""
     hints = typing.get_type_hints(Options)
     given = {name: text for name, text in texts.items() if text is not None}
-    return Options(**{name: _read(name, text, hints[name]) for name, text in given.items()})
-
-
-def _read(name: str, text: str, hint: Any) -> Any:
-    if typing.get_origin(hint) is tuple:
-        kind = typing.get_args(hint)[0]
-        return tuple(_read(name, part.strip(), kind) for part in split_names(text) if part.strip())
-    if typing.get_origin(hint) is types.UnionType:
-        hint = next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
-    if hint is int:
-        try:
-            return int(text)
-        except ValueError:
-            raise UsageError(f"{flag(name)} is {text!r}; allowed: a whole number.") from None
-    return text
+    return Options(**{name: convert(flag(name), text, hints[name]) for name, text in given.items()})
 
 
 def read_by(options: Options, protocol: str) -> dict[str, Any]:
