@@ -1,4 +1,4 @@
-"""Writing files so that a reader, or the next start, never meets half of one."""
+"""Writing files so that a reader, or the next start, never finds half of one."""
 
 import errno
 import glob
@@ -22,32 +22,31 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write to; renamed onto it when the block ends well, removed when it does not.
+    """A temporary path to write to; renamed to `path` when the block succeeds, removed when it fails.
 
-    It is this process's own: of two that write the same file at a time the later one wins, and neither is mixed into
-    the other. Whoever writes it, it has the permissions that the umask grants: safetensors makes files that only the
-    owner reads.
+    Each process has its own: if two write the same file at once, the later one wins and neither is mixed into the
+    other. The file gets the permissions of the umask, as safetensors makes files that only the owner can read.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_left(path)
-        yield beside
-        beside.chmod(_granted())
-        flush(beside)
-        beside.replace(path)
+        _remove_leftovers(path)
+        yield part
+        part.chmod(_umask_mode())
+        flush(part)
+        part.replace(path)
         flush(path.parent)
     except (OSError, SafetensorError) as error:
-        with suppress(OSError):  # where nothing can be written there may be nothing to remove either
-            beside.unlink(missing_ok=True)
+        with suppress(OSError):  # it may not exist
+            part.unlink(missing_ok=True)
         raise ProsminError(f"{path} cannot be written: {reason(error)}. {advice(error, path)}") from error
     except BaseException:
-        beside.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
 
 
-def _remove_left(path: Path) -> None:
-    """Remove what processes that were killed have left beside a file."""
+def _remove_leftovers(path: Path) -> None:
+    """Remove temporary files of processes that were killed."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         writer = left.name.removesuffix(".part").rpartition(".")[2]
         if writer.isdigit() and not _is_running(int(writer)):
@@ -60,43 +59,43 @@ def _is_running(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except (OSError, OverflowError):  # it is another user's, or no process at all
+    except (OSError, OverflowError):  # another user's process, or no valid number
         return True
     return True
 
 
-def _granted() -> int:
-    """The permissions that the umask grants. Asking os.umask would set it for a moment, for all threads."""
+def _umask_mode() -> int:
+    """The permissions of new files. Not by os.umask, which can only be read by setting it, for all threads."""
     try:
-        told = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+        found = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
     except OSError:
-        told = None
-    return 0o666 & ~(int(told[1], 8) if told else 0o022)
+        found = None
+    return 0o666 & ~(int(found[1], 8) if found else 0o022)
 
 
 def check_writable(folder: Path) -> None:
-    """Find out before long work whether files can be made in a folder, or the folder itself where it is missing."""
+    """An error, before long work, if files cannot be made in a folder, or the folder itself if it is missing."""
     try:
         place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-        with tempfile.TemporaryFile(dir=place) as file:  # which never has a name: nothing is left behind
+        with tempfile.TemporaryFile(dir=place) as file:  # without a name: nothing is left behind
             file.write(bytes(4096))
     except OSError as error:
         raise ProsminError(f"{folder} cannot be written: {reason(error)}. {advice(error, folder / 'x')}") from error
 
 
 def reason(error: Exception) -> str:
-    """Why a file could not be written, in the system's words where they are known."""
+    """Why a file could not be written, in the words of the operating system if known."""
     number = _number(error)
     return str(error) if number is None else os.strerror(number)
 
 
 def _number(error: Exception) -> int | None:
-    told = re.search(r"os error (\d+)", str(error))  # as safetensors tells of it
-    return getattr(error, "errno", None) or (int(told[1]) if told else None)
+    found = re.search(r"os error (\d+)", str(error))  # in the messages of safetensors
+    return getattr(error, "errno", None) or (int(found[1]) if found else None)
 
 
 def advice(error: Exception, path: Path) -> str:
-    """What helps where `path` could not be written: room, permission, or another place."""
+    """What to do if `path` could not be written."""
     number = _number(error)
     if number in _FULL:
         return "Free some space or choose another folder."
@@ -107,26 +106,26 @@ def advice(error: Exception, path: Path) -> str:
     place = next((parent for parent in path.absolute().parents if parent.exists()), path)
     owner, user = place.stat().st_uid, os.geteuid()
     if owner == user:
-        return f"{place} is yours but closed for writing: open it, or choose another folder."
-    whose = f"{place} belongs to {_user(owner)} and you are {_user(user)}"
-    return f"{whose}: have it opened for you, or choose another folder."
+        return f"{place} is yours but not writable: change its permissions, or choose another folder."
+    owners = f"{place} belongs to {_user(owner)} and you are {_user(user)}"
+    return f"{owners}: ask for write permission, or choose another folder."
 
 
 def _user(number: int) -> str:
     try:
         return pwd.getpwuid(number).pw_name
-    except KeyError:  # a number without a name, as in many containers
+    except KeyError:  # no name, as in many containers
         return f"user {number}"
 
 
 def write_text(path: Path, text: str) -> None:
-    """The whole text or nothing."""
+    """Write the whole text or nothing."""
     with writing(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk."""
+    """Wait until a file, or the list of names in a folder, is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -142,14 +141,16 @@ def file_hash(path: Path) -> str:
 
 @contextmanager
 def staged(out: Path, *, folder: Path) -> Iterator[Path]:
-    """An empty folder beside `out`; its files move to `folder` when the block ends well, else they are removed."""
+    """An empty temporary folder; its files move to `folder` when the block succeeds and are removed when it fails."""
     part = out.with_name(f".{out.name}.part")
     new = [parent for parent in part.parents if not parent.exists()]
     try:
-        shutil.rmtree(part, ignore_errors=True)  # of an export that was killed
+        shutil.rmtree(part, ignore_errors=True)  # from an export that was killed
         part.mkdir(parents=True)
         yield part
-        files = sorted(part.iterdir(), key=lambda file: file.suffix == ".json")  # the card last: it vouches for them
+        files = sorted(
+            part.iterdir(), key=lambda file: file.suffix == ".json"
+        )  # the card last, as it describes the others
         for file in files:
             flush(file)
         folder.mkdir(parents=True, exist_ok=True)
@@ -157,12 +158,12 @@ def staged(out: Path, *, folder: Path) -> Iterator[Path]:
             file.replace(folder / file.name)
         flush(folder)
     except (OSError, SafetensorError, ProsminError) as error:
-        cause = error.__cause__ if isinstance(error, ProsminError) else error  # of a single file it is told already
+        cause = error.__cause__ if isinstance(error, ProsminError) else error  # `writing` has wrapped it already
         if not isinstance(cause, OSError | SafetensorError):
             raise
         raise ProsminError(f"{out} cannot be written: {reason(cause)}. {advice(cause, out)}") from cause
     finally:
         shutil.rmtree(part, ignore_errors=True)
         for parent in new:
-            with suppress(OSError):  # it is empty only where nothing was written
+            with suppress(OSError):  # not empty if something was written
                 parent.rmdir()

@@ -1,9 +1,8 @@
 """Random numbers as a pure function of (seed, step, purpose, position): no state, no history, no rank.
 
-`key` turns (seed, step, purpose) into 64 bits. `uniform` and `normal` give each position of the global batch its
-own row, so a process that holds positions 32..63 draws the rows a single process would have drawn for them, and
-a CPU draws what a GPU draws. Each row is a SplitMix64 stream (Steele, Lea and Flood, 2014) that starts at a hash of
-key and position.
+`key` turns (seed, step, purpose) into 64 bits. `uniform` and `normal` give each position of the global batch its own
+row, so that a process with the positions 32..63 draws the same rows as a single process would, and a CPU the same as
+a GPU. Each row is a SplitMix64 stream (Steele, Lea and Flood, 2014) that starts at a hash of key and position.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ _SECOND = -7723592293110705685  # 0x94D049BB133111EB
 
 
 def key(seed: int, step: int, purpose: str) -> int:
-    """The 64 bits that name one draw of one step."""
+    """The 64 bits of one draw in one step."""
     digest = hashlib.blake2b(f"{seed}/{step}/{purpose}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
@@ -35,22 +34,22 @@ def _shift(x: Tensor, bits: int) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """SplitMix64's finaliser: a bijection of 64 bits in which every input bit moves every output bit."""
+    """SplitMix64's finaliser: a bijection of 64 bits in which every input bit affects every output bit."""
     x = (x ^ _shift(x, 30)) * _FIRST
     x = (x ^ _shift(x, 27)) * _SECOND
     return x ^ _shift(x, 31)
 
 
 class Streams(NamedTuple):
-    """Where the stream of each position begins, (P, 1), and how far along it each column lies, (n,): int64."""
+    """The start of each position's stream, (P, 1), and the offset of each column, (n,): int64."""
 
     starts: Tensor
     columns: Tensor
 
 
-@torch.compiler.disable  # compiled, columns would be counted in 32 bits, in which the product below overflows
+@torch.compiler.disable  # compiled code would count columns in 32 bits, and the product below overflows
 def streams(key: int | Tensor, positions: Tensor, count: int) -> Streams:
-    """The streams of so many columns; what is drawn from them may be compiled. The key may lie on the device, ()."""
+    """The streams of `count` columns; draws from them may be compiled. The key may be a tensor on the device, ()."""
     starts = _mix(_mix(positions.to(torch.int64)) ^ key)
     return Streams(starts[:, None], torch.arange(1, count + 1, device=positions.device) * _GOLDEN)
 
@@ -67,7 +66,7 @@ def normal(key: int, positions: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def normal_streams(key: int | Tensor, positions: Tensor, shape: tuple[int, ...]) -> Streams:
-    """The streams that `box_muller` turns into normal numbers of this shape: a column for two numbers."""
+    """The streams that `box_muller` turns into normal numbers of this shape: one column for two numbers."""
     return streams(key, positions, (math.prod(shape) + 1) // 2)
 
 

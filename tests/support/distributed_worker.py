@@ -20,7 +20,7 @@ from prosmin.training.log import Logbook
 from prosmin.training.pretrain import pretrain
 
 STUCK = 150
-"""A run takes ten seconds; after these a process tells where it stands and ends."""
+"""A run takes ten seconds; after this many, a process prints where it is and ends."""
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     for argument in sys.argv[1:]:
         faulthandler.dump_traceback_later(STUCK, exit=True)
         folder, recipe, overrides = json.loads(argument)
-        Logbook.at_once = Path(folder).name != "late lines"  # on a CPU True; a GPU writes its lines a step later
+        Logbook.at_once = Path(folder).name != "late lines"  # True on a CPU; on a GPU rows are written a step later
         pretraining.make_fabric = second_comes_late if Path(folder).name == "late process" else make_fabric
         if Path(folder).name == "slow disk" and not Path(folder).exists():  # when it goes on, the disk is quick again
             checkpoints.write = slowly(checkpoints.write)

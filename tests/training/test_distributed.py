@@ -1,4 +1,4 @@
-"""Real processes over gloo train the model that one trains: same images and draws, BatchNorm and centre shared."""
+"""Several processes train the same model as one: same images and draws, BatchNorm and centre of the global batch."""
 
 import json
 import os
@@ -16,8 +16,6 @@ import torch
 from safetensors.torch import load_file
 
 from prosmin import config as configs
-from prosmin.config import ComputeConfig
-from prosmin.training.launch import layout
 from prosmin.training.pretrain import pretrain
 from started import wait_until
 from tiny_methods import METHODS, tiny_method
@@ -26,24 +24,24 @@ from tiny_run import last_step
 WORKER = str(Path(__file__).parents[1] / "support/distributed_worker.py")
 SETTINGS = {"compute__precision": "64-true", "compute__accelerator": "cpu", "training__max_steps": "10"}
 SETTINGS |= {"training__epochs": "2", "training__checkpoint_every": "4"}
-# Convolutions in float64 take long. Runs that are killed on their way are large enough to be met there.
+# Convolutions in float64 are slow. Runs that are killed must be long enough to be killed.
 SMALL = SETTINGS | {"views__global_size": "16", "views__local_size": "8"}
 RUNS = {name: tiny_method(name, **(SETTINGS if name in ("prosmin", "ibot") else SMALL)) for name in METHODS}
-# BatchNorm off, the loss of an image its own: parts of a batch give the gradient of the whole.
+# Without BatchNorm, parts of a batch give the gradient of the whole.
 WHOLE = {"vit": True, "heads__batchnorm": "false", **SETTINGS}
 RUNS["whole batch"] = tiny_method("prosmin", **WHOLE)
 RUNS["in parts"] = tiny_method("prosmin", **WHOLE, training__accumulate="4")
 RUNS["identification"] = tiny_method("prosmin", **SMALL, loss__identification="0.5")
 RUNS["median bandwidth"] = tiny_method("prosmin", **SMALL, loss__rule="kernel", loss__estimator="ustat")
-# The first process alone saves by its clock, here after every step, and so settles its lines sooner than the second.
+# Only the first process saves by its clock, here after every step, and so writes its rows sooner than the second.
 RUNS["late lines"] = tiny_method("prosmin", **SMALL, training__checkpoint_minutes="1e-5")
-# timm's BatchNorm with its activation, in most of its networks that are no plain ResNets.
+# timm's BatchNorm with activation, as in most of its networks other than ResNets.
 RUNS["activated BatchNorm"] = tiny_method("dino", **SMALL, backbone__name="test_efficientnet")
 RUNS["late process"] = tiny_method("prosmin", **SMALL)
 
 
 def torchrun(*options, runs, wait=True):
-    """Two processes that train the runs, {folder: configuration}, one after another."""
+    """Two processes that train {folder: configuration}, one after another."""
     arguments = [json.dumps([str(folder), None, flat(config)]) for folder, config in runs.items()]
     process = subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", *options, WORKER, *arguments],
@@ -60,15 +58,15 @@ def torchrun(*options, runs, wait=True):
 
 
 def finish(*processes, seconds=240):
-    """What processes print until they end; after too long they are killed, and their status tells."""
+    """What processes print until they end; they are killed after `seconds`."""
 
     def kill():
         for process in processes:
-            process.kill()  # agents; a worker that is stuck ends by itself
+            process.kill()  # agents; a stuck worker ends by itself
 
     limit = threading.Timer(seconds, kill)
     limit.start()
-    with ThreadPoolExecutor(len(processes)) as pool:  # together: one may wait until another's output is read
+    with ThreadPoolExecutor(len(processes)) as pool:  # in parallel: one may wait until another's output is read
         outputs = list(pool.map(lambda process: process.communicate()[0], processes))
     limit.cancel()
     return outputs
@@ -118,7 +116,7 @@ def assert_close(one, other):
 def test_two_processes_agree_with_one(single, double, name):
     assert_close(single / name, double / name)
     if name == "in parts":
-        return  # looked at is the last part, which has other images
+        return  # health numbers are those of the last part, which has other images
     lines = [
         [json.loads(line) for line in (root / name / "metrics.jsonl").read_text().splitlines()]
         for root in (single, double)
@@ -133,7 +131,7 @@ def test_parts_of_a_batch_agree_with_the_whole(single, double):
     assert_close(single / "whole batch", double / "in parts")
 
 
-def test_a_killed_worker_is_restarted_and_ends_at_the_same_weights(double, tmp_path):
+def test_a_killed_worker_is_restarted_and_the_weights_are_the_same(double, tmp_path):
     run = tmp_path / "run"
     config = tiny_method("prosmin", **SETTINGS)
     process = torchrun("--standalone", "--nproc-per-node", "2", "--max-restarts", "1", runs={run: config}, wait=False)
@@ -146,7 +144,7 @@ def test_a_killed_worker_is_restarted_and_ends_at_the_same_weights(double, tmp_p
 
 
 def test_a_signal_to_one_worker_saves_and_ends_both(double, tmp_path):
-    """None leaves while the first one writes: torchrun would end that half a minute later."""
+    """No process ends while the first one writes: torchrun would kill the first half a minute later."""
     run = tmp_path / "slow disk"
     config = tiny_method("prosmin", **SETTINGS)
     process = torchrun("--standalone", "--nproc-per-node", "2", runs={run: config}, wait=False)
@@ -162,8 +160,8 @@ def test_a_signal_to_one_worker_saves_and_ends_both(double, tmp_path):
     assert_same_weights(double / "prosmin", run)
 
 
-def test_two_nodes_are_two_agents(double, tmp_path):
-    """Two torchrun agents, each with an address of its own on the loopback device, meet at a rendezvous."""
+def test_two_nodes(double, tmp_path):
+    """Two torchrun agents with different addresses on the loopback device."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -176,12 +174,12 @@ def test_two_nodes_are_two_agents(double, tmp_path):
         agents.append(torchrun(*options, runs={run: tiny_method("prosmin", **SETTINGS)}, wait=False))
     outputs = finish(*agents)
     assert [agent.returncode for agent in agents] == [0, 0], "\n".join(outputs)
-    # gloo's threads may outlast the interpreter otherwise, and an agent waits five minutes for the other's worker.
+    # Otherwise gloo's threads may hang at exit, and an agent waits five minutes for the other's worker.
     assert [output.count("connected at the end: False") for output in outputs] == [1, 1]
     assert_same_weights(double / "prosmin", run)
 
 
-def test_where_the_first_process_cannot_begin_the_others_end_with_it(double):
+def test_if_the_first_process_fails_the_others_end_with_it(double):
     run = str(double / "prosmin")
     command = [sys.executable, "-m", "prosmin", "pretrain", "--config", f"{run}/config.yaml", "--out", run]
     process = subprocess.Popen(
@@ -214,18 +212,3 @@ def workers(agent, seconds=60):
             return found
         time.sleep(0.01)
     raise AssertionError("torchrun started no workers")
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, (3, 1)),
-        ({"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, (4, 2)),
-        ({"SLURM_STEP_NUM_TASKS": "16", "SLURM_NTASKS": "16", "SLURM_NNODES": "2", "SLURM_JOB_NAME": "train"}, (8, 2)),
-        ({"SLURM_STEP_NUM_TASKS": "16", "SLURM_NTASKS": "16", "SLURM_JOB_NAME": "interactive"}, (3, 1)),
-        ({"SLURM_NTASKS": "16", "SLURM_NNODES": "2", "SLURM_JOB_NAME": "train"}, (3, 1)),  # a batch script without srun
-        ({"SLURM_NTASKS": "1"}, (3, 1)),
-    ],
-)
-def test_a_launcher_says_how_many_processes_there_are(environment, expected):
-    assert layout(ComputeConfig(devices=3), environment) == expected

@@ -1,3 +1,5 @@
+"""Health: the numbers of known spectra, verdicts, and when a run is reported."""
+
 import json
 import math
 from pathlib import Path
@@ -7,6 +9,8 @@ import torch
 
 from prosmin.training import health
 from tiny_methods import tiny_method
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def test_effective_rank_of_known_spectra():
@@ -18,7 +22,7 @@ def test_effective_rank_of_known_spectra():
     assert float(health.effective_rank(unequal)) == pytest.approx(math.exp(entropy), rel=1e-5)
 
 
-def test_target_std_is_over_pictures_not_views():
+def test_target_std_is_over_images_not_views():
     target = torch.tensor([[[0.0], [2.0]], [[10.0], [12.0]]])  # two views far apart, images 2 apart in each
     assert float(health.target_std(target)) == pytest.approx(math.sqrt(2.0))
 
@@ -43,7 +47,7 @@ def rows(**columns):
         (rows(target_std=[0.05, 0.03], feature_rank=[43.4, 3.8]), ["shrinking", "3.8", "43.4", "optimizer.lr"]),
     ],
 )
-def test_the_verdict_is_in_words(lines, parts):
+def test_verdicts(lines, parts):
     for part in parts:
         assert part in health.verdict(lines)
 
@@ -52,32 +56,33 @@ def test_the_verdict_is_in_words(lines, parts):
     ("losses", "diverges"),
     [
         ([3.7, 8e15, 3e18], True),
-        ([3e18], True),  # a short run has one line
+        ([3e18], True),  # a short run has one row
         ([3.7, math.nan], True),
         ([3.7, math.inf], True),
         ([0.02, 12.0], True),
         ([-13.0, 150.0], True),
         ([0.02, 9.0], False),  # a loss near 0 rises while targets spread
         ([3.7, 30.0], False),
-        ([-13.0, -2.0, -130.0], False),  # a score without a minimum falls, and that is not this
+        ([-13.0, -2.0, -130.0], False),  # a score without a minimum falls: another problem
         ([3.7, 900.0, 3.0], False),  # a spike that is over
     ],
 )
-def test_a_loss_that_runs_away_is_no_healthy_run(losses, diverges):
+def test_a_rising_loss_is_diverging(losses, diverges):
     size = len(losses)
     word = health.verdict(rows(loss=losses, target_std=[0.05] * size, feature_rank=[9.0] * size)).split(":")[0]
     assert word == ("diverging" if diverges else "healthy")
 
 
-def test_what_to_do_about_a_loss_that_runs_away(tiny):
+def test_advice_for_a_diverging_loss(tiny):
     lines = rows(loss=[3.7, 3e18], target_std=[0.05, 0.03])
     assert health.verdict(lines, tiny()) == "diverging: loss 3e+18, 3.7 at the start; lower optimizer.lr"
     assert health.verdict(lines, tiny(optimizer__clip="null")).endswith("lower optimizer.lr, or set optimizer.clip")
 
 
-def test_no_finished_run_of_ours_is_called_diverging():
-    found = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("*-s0.json"))
-    paths = {path.name: json.loads(path.read_text()).get("health", {}).get("path", []) for path in found}
+def test_no_published_run_is_called_diverging():
+    paths = {
+        path.name: json.loads(path.read_text()).get("health", {}).get("path", []) for path in RESULTS.glob("*-s0.json")
+    }
     assert sum(map(bool, paths.values())) > 5
     assert [name for name, path in paths.items() if path and health.is_diverged(path)] == []
 
@@ -95,61 +100,60 @@ def test_no_finished_run_of_ours_is_called_diverging():
         ({"method__name": "mocov3", "views__local": "0"}, "; lower optimizer.lr"),
     ],
 )
-def test_advice_names_fields_the_run_has(fields, advice):
+def test_advice_names_fields_that_the_run_has(fields, advice):
     config = tiny_method(fields.pop("method__name", "prosmin"), **fields)
     assert health.verdict(rows(target_std=[1e-4], feature_rank=[8.0]), config).endswith(advice)
 
 
-def test_a_collapse_is_one_after_three_lines_and_is_told_once(tiny):
+def test_a_collapse_counts_after_three_rows_and_is_reported_once(tiny):
     lines = rows(target_std=[0.05, 1e-4, 1e-4, 1e-4, 1e-4, 0.05, 1e-4, 1e-4, 1e-4], feature_rank=[9.0] * 9)
     watch = health.Watch(tiny(training__on_collapse="stop"), lines[:1])
-    told = []
+    warned = []
     for line in lines[1:]:
         if sentence := watch.add(line):
-            told.append((line["step"], sentence))
+            warned.append((line["step"], sentence))
         assert watch.gives_up == (line["step"] in (40, 50, 90))
-    assert [step for step, _ in told] == [40, 90]
-    assert "since step 20" in told[0][1]
+    assert [step for step, _ in warned] == [40, 90]
+    assert "since step 20" in warned[0][1]
     assert not health.Watch(tiny(), lines[1:4]).gives_up  # only warned by default
 
 
-def test_a_shrinking_run_is_told_while_it_runs_and_again_when_it_gets_worse(tiny):
+def test_a_shrinking_run_is_reported_and_again_when_it_gets_worse(tiny):
     ranks = [40.0, 30.0, 13.0, 12.0, 12.0, 11.0, 1.5, 9.0, 1.5, 1.5, 1.5, 1.5, 30.0, 30.0]
     watch = health.Watch(tiny(training__on_collapse="stop"), [])
     lines = rows(target_std=[0.05] * len(ranks), feature_rank=ranks)
-    told = {line["step"]: sentence for line in lines if (sentence := watch.add(line))}
-    assert list(told) == [50, 110]  # at 40 below 14 for the third time; then below 2
-    assert told[50].startswith("shrinking: feature rank 12.0, 40.0 at the start")
-    assert told[110].startswith("collapsing")
+    warned = {line["step"]: sentence for line in lines if (sentence := watch.add(line))}
+    assert list(warned) == [50, 110]  # at 40 below 14 for the third time; then below 2
+    assert warned[50].startswith("shrinking: feature rank 12.0, 40.0 at the start")
+    assert warned[110].startswith("collapsing")
     watch = health.Watch(tiny(training__on_collapse="stop"), [])
     assert [line["step"] for line in lines if (watch.add(line), watch.gives_up)[1]] == [110, 120]
 
 
-def test_a_loss_that_runs_away_is_told_while_it_runs(tiny):
+def test_a_diverging_run_is_reported(tiny):
     watch = health.Watch(tiny(), [])
     lines = rows(loss=[3.7, 3.0, 900.0, 1e6, 1e9, 1e12], target_std=[0.05] * 6, feature_rank=[9.0] * 6)
     assert [line["step"] for line in lines if watch.add(line)] == [50]
 
 
-def test_of_our_own_runs_those_are_told_that_went_wrong(tiny):
-    """By the lines that are kept of them: no run that ended well was ever told, every other one before its end."""
-    results = Path(__file__).parents[2] / "benchmarks" / "results"
-    files = [json.loads(path.read_text()) for path in sorted(results.glob("cifar10-*-s0.json"))]
-    tried = [json.loads(line) for line in (results / "tuning-cifar10-h200.jsonl").read_text().splitlines()]
+def test_of_the_published_runs_exactly_the_failed_ones_are_reported(tiny):
+    """From their saved rows: a failed run is reported before its end, a healthy one never."""
+    files = [json.loads(path.read_text()) for path in RESULTS.glob("cifar10-*-s0.json")]
+    tried = [json.loads(line) for line in (RESULTS / "tuning-cifar10-h200.jsonl").read_text().splitlines()]
     paths = {run["name"]: run["health"]["path"] for run in files} | {
         run["name"]: run["path"] for run in tried if len(run.get("path", [])) > health.PATIENCE
     }
     assert len(paths) > 30
     for name, path in paths.items():
         watch = health.Watch(tiny(), [])
-        told = [line["step"] for line in path if watch.add(line)]
+        warned = [line["step"] for line in path if watch.add(line)]
         ended_well = health.verdict(path).startswith("healthy")
-        assert bool(told) != ended_well, name
-        assert ended_well or told[0] < path[-1]["step"], name
+        assert bool(warned) != ended_well, name
+        assert ended_well or warned[0] < path[-1]["step"], name
 
 
-def test_features_without_numbers_have_no_rank_and_no_error():
-    """The loss of the same step ends the run, with a sentence; a wide matrix is looked at before that."""
+def test_features_that_are_nan_have_rank_one_and_no_error():
+    """The loss of the same step stops the run, with a message."""
     for side in (8, health.HOST_RANK + 1):
         features = torch.full((side, side), math.nan)
         assert health.numbers(health.measure({"features": features}))["feature_rank"] == pytest.approx(1.0)

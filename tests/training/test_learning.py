@@ -1,8 +1,8 @@
-"""Every method learns in four epochs on the embedded photographs: its kNN is well above the untrained network's.
+"""Every method learns in four epochs on the embedded photographs: its kNN is well above that of the untrained network.
 
-A ViT, whose features pass through no BatchNorm: a ResNet would gain many points by its running statistics alone. Three
-seeds of the recipes as they are: benchmarks/embedded.py. MoCo v3's ViT begins with positions that make a good kNN
-before any training; it is asked for its own task, with images that it did not see.
+The network is a ViT, as a ResNet would gain many points by the running statistics of BatchNorm alone. The kNN of MoCo
+v3's ViT is good before any training, so it is tested on its own task, with images that it has not seen.
+benchmarks/embedded.py measures the real recipes with three seeds.
 """
 
 import pytest
@@ -35,8 +35,8 @@ def test_a_method_learns(tmp_path, method):
     assert trained > untrained + 0.06
 
 
-def test_mocov3_learns_to_find_the_other_view_of_a_picture_it_never_saw(tmp_path):
-    # In a network this small most of what can learn is the patch embedding.
+def test_mocov3_learns_to_find_the_other_view_of_an_unseen_image(tmp_path):
+    # In a network this small, most parameters are in the patch embedding.
     own = {"views.local": "0", "heads.freeze_patch_embedding": "false", "method.name": "mocov3"}
     encoder = load(pretrain(configs.resolve(recipe="demo-vit", overrides=SMALL | own), tmp_path / "run"))
     pictures = load_pictures("photos@test")

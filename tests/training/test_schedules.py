@@ -1,3 +1,5 @@
+"""Schedules and the order of images."""
+
 import math
 
 import pytest
@@ -29,12 +31,12 @@ def test_the_learning_rate_follows_the_batch_and_a_long_warmup_is_cut(tiny):
     assert rates.index(max(rates)) == 4
 
 
-def test_every_epoch_shows_each_picture_once_whatever_the_number_of_processes():
+def test_every_epoch_shows_each_image_once_with_any_number_of_processes():
     order = Order(103, batch_size=20, seed=3)
     assert order.steps_per_epoch == 5
     epoch = [int(i) for step in range(5) for i in order(step)]
     assert len(set(epoch)) == 100
     assert epoch != [int(i) for step in range(5, 10) for i in order(step)]
-    for step in (7, 2, 9):  # in any order of asking
+    for step in (7, 2, 9):  # in any order of calls
         parts = [int(i) for rank in range(4) for i in order(step, rank=rank, world=4)]
         assert parts == order(step).tolist()
