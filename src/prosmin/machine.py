@@ -1,4 +1,4 @@
-"""What this process may use of the machine, and what the machine is."""
+"""The hardware and software here, and how much of the machine this process may use."""
 
 import os
 import platform
@@ -10,24 +10,24 @@ from prosmin import __version__
 if TYPE_CHECKING:
     import torch
 
-_NO_LIMIT = 2**60  # what cgroup v1 writes, about, where memory is not limited
+_NO_LIMIT = 2**60  # cgroup v1 writes about this number for unlimited memory
 
 
 class Limits(NamedTuple):
-    """What the cgroups of a process leave to it; None: no limit."""
+    """The limits of a process's cgroups; None: no limit."""
 
     cores: float | None
     memory: int | None  # bytes
 
 
-def cgroup_limits(*, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Limits:
-    """The tightest limits of this process's cgroups and those above them, in version 1 or 2."""
+def cgroup_limits(*, root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> Limits:
+    """The tightest limits of this process's cgroups and their parents, for cgroup version 1 or 2."""
     cores: list[float] = []
     memory: list[int] = []
-    for line in text_of(own).splitlines():
+    for line in text_of(membership).splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         top = root / controllers.removeprefix("name=") if controllers else root
-        # In a container the path may be the host's, of which only the upper end can be seen here.
+        # In a container the path may be the host's; only its upper end is visible here.
         folder = top / path.strip("/")
         for place in (folder, *(p for p in folder.parents if p == top or top in p.parents)):
             quota, _, period = text_of(place / "cpu.max").partition(" ")
@@ -42,7 +42,7 @@ def cgroup_limits(*, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/pro
 
 
 def text_of(path: Path) -> str:
-    """What a file says; nothing where it cannot be read, as on systems without it."""
+    """The text of a file; empty if it cannot be read, as on systems without it."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -50,17 +50,17 @@ def text_of(path: Path) -> str:
 
 
 def main_memory() -> int:
-    """Bytes of main memory: the machine's, or what a cgroup grants of it, above which the process would be killed.
+    """Bytes of main memory: the machine's, or the cgroup's limit, above which the process would be killed.
 
-    What is free at the moment does not count: it would make runs differ.
+    Total and not free memory, so that runs do not depend on other programs.
     """
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    granted = cgroup_limits().memory
-    return there if granted is None else min(there, granted)
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = cgroup_limits().memory
+    return total if limit is None else min(total, limit)
 
 
 def describe_machine(device: "torch.device") -> dict[str, Any]:
-    """Hardware and versions, as they are saved beside numbers."""
+    """Hardware and versions, saved with results."""
     import timm
     import torch
     import torchvision

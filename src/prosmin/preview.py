@@ -1,4 +1,4 @@
-"""`prosmin views`: the views that a training step gives to the network, on one contact sheet."""
+"""`prosmin views`: the views of a training step on one contact sheet."""
 
 import functools
 import sys
@@ -21,16 +21,16 @@ from prosmin.errors import UsageError
 from prosmin.files import writing
 
 VISIBLE = 128
-"""Pixels of the sheet a global view takes at least, about: less is hard to see."""
+"""A global view is enlarged to about this many pixels, to be easy to see."""
 
 GAP, MARGIN, LINE = 6, 12, 16
-PAPER, INK, PALE = (228, 228, 228), (20, 20, 20), (90, 90, 90)  # grey paper: white views stand out too
+PAPER, INK, PALE = (228, 228, 228), (20, 20, 20), (90, 90, 90)  # grey, so that white views are visible
 
 Pixels = NDArray[np.uint8]  # (h, w, 3)
 
 
 class Column(NamedTuple):
-    """Where the images of one kind stand."""
+    """The position of one column of images."""
 
     label: str
     left: int
@@ -38,9 +38,9 @@ class Column(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where everything stands on a sheet."""
+    """The positions of everything on a sheet."""
 
-    factor: int  # pixels of the sheet a pixel of a view takes, in each direction
+    factor: int  # by which views are enlarged
     columns: tuple[Column, ...]  # the original, the global and the local views
     top: int  # of the first row
     height: int  # of a row, its gap included
@@ -51,7 +51,7 @@ class Layout(NamedTuple):
 
 
 def lay_out(config: ViewsConfig) -> Layout:
-    """The columns of a sheet of such views."""
+    """The layout of a sheet of such views."""
     factor = max(1, VISIBLE // max(config.global_size, config.local_size if config.local else 0))
     wide, narrow = config.global_size * factor, config.local_size * factor
     kinds = [("original", wide)]
@@ -66,15 +66,11 @@ def lay_out(config: ViewsConfig) -> Layout:
 
 
 def draw_sheet(batch: Batch, views: Views, config: ViewsConfig, *, title: str, subtitle: str) -> Image.Image:
-    """The sheet of some images and their views, whose shapes and normalisation are those of `config`."""
+    """The sheet of images and their views; sizes and normalisation are those of `config`."""
     layout = lay_out(config)
     last = layout.columns[-1]
-    right = max(
-        last.left + last.side,
-        last.left + text_width(last.label),
-        MARGIN + text_width(title),
-        MARGIN + text_width(subtitle),
-    )
+    text_end = MARGIN + max(text_width(title), text_width(subtitle))
+    right = max(text_end, last.left + max(last.side, text_width(last.label)))
     bottom = layout.top + len(batch.images) * layout.height - GAP
     sheet = Image.new("RGB", (right + MARGIN, bottom + MARGIN), PAPER)
     pen = ImageDraw.Draw(sheet)
@@ -91,7 +87,7 @@ def draw_sheet(batch: Batch, views: Views, config: ViewsConfig, *, title: str, s
 
 
 def to_rgb(views: Tensor, config: ViewsConfig) -> Tensor:
-    """Normalised views as the colours they stand for: (..., 3, h, w) float -> (..., h, w, 3) uint8."""
+    """Undo the normalisation: views (..., 3, h, w) float -> colours (..., h, w, 3) uint8."""
     mean = constants(config.mean, views.device)[:, None, None]
     std = constants(config.std, views.device)[:, None, None]
     levels = (views * std + mean) * 255.0
@@ -99,19 +95,19 @@ def to_rgb(views: Tensor, config: ViewsConfig) -> Tensor:
 
 
 def _pixels(views: Views, row: int, config: ViewsConfig) -> Iterator[Pixels]:
-    """The views of one image in the order of the columns."""
+    """The views of one image, in the order of the columns."""
     for group in views:
         if group is not None:
             yield from to_rgb(group[:, row], config).numpy()
 
 
 def enlarged(pixels: Pixels, factor: int) -> Pixels:
-    """Every pixel as a square of `factor` pixels."""
+    """Every pixel as a square with sides of `factor` pixels."""
     return pixels.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 def fitted(pixels: Pixels, side: int) -> Image.Image:
-    """The image inside a square: a small one enlarged by a whole factor, a large one reduced."""
+    """The image scaled to fit into a square: small images by a whole factor."""
     longer = max(pixels.shape[:2])
     if longer <= side:
         return Image.fromarray(enlarged(pixels, side // longer))
@@ -120,7 +116,7 @@ def fitted(pixels: Pixels, side: int) -> Image.Image:
 
 
 def text_width(text: str) -> int:
-    """Pixels a line of text takes."""
+    """The width of a line of text in pixels."""
     return int(np.ceil(_font().getlength(text)))
 
 
@@ -130,13 +126,13 @@ def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 MOST = 64
-"""Images a sheet may show: more would not fit any screen."""
+"""The largest number of images on a sheet."""
 
 
 def write_views(config: Config, out: Path, *, name: str, pictures: int = 8, step: int = 0) -> str:
-    """Write the sheet of the first images of a step; what it shows comes back as a sentence.
+    """Write the sheet of the first images of a step; returns a sentence that describes it.
 
-    Images, order and random numbers are those of `pretrain`, for the same seed, step and position in the batch.
+    Images, order and random numbers are those of `pretrain` with the same seed.
     """
     if out.suffix.lower() != ".png":
         raise UsageError(f"--out is {str(out)!r}; allowed: the name of a PNG file, such as {out.stem or 'views'}.png.")
@@ -176,7 +172,7 @@ def _sizes(config: Config) -> str:
 
 
 def _warning(config: Config, there: int) -> str:
-    """A sheet can be made of fewer images than a step takes; a run cannot."""
+    """Unlike a sheet, a run needs at least one full batch of images."""
     if there >= config.training.batch_size:
         return ""
     return f" (a run needs --training.batch_size {there} or less: there are no more images)"

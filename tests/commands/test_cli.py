@@ -93,7 +93,7 @@ def test_wrong_use_is_one_message(capsys, tmp_path, monkeypatch, arguments, stat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_empty_and_missing_pictures_leave_nothing_behind(capsys, tmp_path, monkeypatch):
+def test_empty_and_missing_image_folders_leave_nothing_behind(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     for spec, part in (("folder:empty", "empty"), ("folder:missing", "missing"), ("ftp:somewhere", "ftp")):

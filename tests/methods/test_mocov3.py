@@ -143,7 +143,7 @@ dist.destroy_process_group()
 """
 
 
-def test_two_processes_have_each_others_pictures_as_negatives(tmp_path):
+def test_two_processes_have_each_others_images_as_negatives(tmp_path):
     script = _PROCESS.format(
         here=[str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")], store=str(tmp_path / "store")
     )

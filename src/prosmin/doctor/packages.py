@@ -1,4 +1,4 @@
-"""What is installed: the packages prosmin needs, imported to see that they work, and the extras."""
+"""Installed packages: those that prosmin needs, imported to see that they work, and the extras."""
 
 import contextlib
 import importlib
@@ -15,7 +15,7 @@ import prosmin
 from prosmin.doctor.finding import Finding, reason
 
 FOR_DEVELOPERS = ("test", "dev")
-"""Extras that are not told to users."""
+"""Extras that are not listed for users."""
 
 PURPOSES = {
     "datasets": "data of the form hf:NAME",
@@ -24,11 +24,11 @@ PURPOSES = {
     "onnx": "export to ONNX",
     "onnxruntime": "running an exported ONNX file",
     "onnxscript": "export to ONNX",
-    "imagecorruptions-imaug": "the corruption frost, and the reference that all corruptions are held to",
+    "imagecorruptions-imaug": "the corruption frost, and the reference implementation of all corruptions",
 }
-"""What a user gets from each optional package."""
+"""What each optional package is for."""
 
-OWN_LINE = ("torch", "torchvision", "timm", "lightning-fabric")
+SEPARATE_LINE = ("torch", "torchvision", "timm", "lightning-fabric")
 _MODULES = {
     "lightning-fabric": "lightning_fabric",
     "scikit-learn": "sklearn",
@@ -43,25 +43,25 @@ class Requirement(NamedTuple):
     """A line of pyproject.toml's dependencies."""
 
     name: str
-    least: str  # the lowest version that will do; empty where any will
-    extra: str = ""  # the extra that brings it; empty where it is needed always
+    least: str  # the lowest allowed version; empty: any
+    extra: str = ""  # the extra it belongs to; empty: always needed
 
     @property
-    def wanted(self) -> str:
-        """For pip, in quotes that a shell takes off."""
+    def specifier(self) -> str:
+        """For pip, quoted for a shell."""
         return f"'{self.name}>={self.least}'" if self.least else self.name
 
 
 def parse_requirement(text: str, *, extra: str = "") -> Requirement:
-    """`name>=1.2; extra == "x"`, as pyproject.toml and installed metadata write it."""
+    """`name>=1.2; extra == "x"`, the format of pyproject.toml and of installed metadata."""
     found = re.match(r"\s*([\w.-]+)\s*(?:\[[^]]*\])?[^>;]*(?:>=\s*([\w.]+))?", text)
-    own = re.search(r"extra\s*==\s*['\"]([\w.-]+)['\"]", text)
+    marker = re.search(r"extra\s*==\s*['\"]([\w.-]+)['\"]", text)
     assert found is not None, text
-    return Requirement(found[1], found[2] or "", own[1] if own else extra)
+    return Requirement(found[1], found[2] or "", marker[1] if marker else extra)
 
 
 def requirements() -> list[Requirement]:
-    """All that prosmin names. A checkout's own file counts first: the metadata of an editable install grow old."""
+    """All requirements, from the pyproject.toml of a checkout if there is one: installed metadata may be outdated."""
     checkout = Path(prosmin.__file__).resolve().parents[2] / "pyproject.toml"
     if checkout.is_file():
         project = tomllib.loads(checkout.read_text(encoding="utf-8")).get("project", {})
@@ -73,13 +73,13 @@ def requirements() -> list[Requirement]:
 
 
 def examine_needed() -> list[Finding]:
-    """prosmin and Python, then every package that must be there."""
+    """prosmin, Python, and every needed package."""
     home = Path(prosmin.__file__).resolve().parent
     findings = [
         Finding("ok", "prosmin", f"{prosmin.__version__} in {home}"),
         Finding("ok", "Python", f"{platform.python_version()} at {sys.executable}, {platform.platform(terse=True)}"),
     ]
-    quiet = []
+    others = []
     broken: set[str] = set()
     for requirement in requirements():
         if requirement.extra:
@@ -87,29 +87,29 @@ def examine_needed() -> list[Finding]:
         finding = examine_package(requirement, broken)
         if finding.status == "problem":
             broken.add(requirement.name)
-        if finding.status == "ok" and requirement.name not in OWN_LINE:
-            quiet.append(f"{requirement.name} {finding.says}")
+        if finding.status == "ok" and requirement.name not in SEPARATE_LINE:
+            others.append(f"{requirement.name} {finding.says}")
         else:
             findings.append(finding)
-    return [*findings, Finding("ok", "also needed", ", ".join(quiet))] if quiet else findings
+    return [*findings, Finding("ok", "also needed", ", ".join(others))] if others else findings
 
 
 def examine_package(requirement: Requirement, broken: Collection[str]) -> Finding:
-    """Whether a needed package is there, new enough, and can be imported."""
+    """Whether a needed package is installed, new enough, and can be imported."""
     name = requirement.name
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Finding("problem", name, "is not installed", f"pip install {requirement.wanted}")
+        return Finding("problem", name, "is not installed", f"pip install {requirement.specifier}")
     if release(version) < release(requirement.least):
         needed = f"{version} is too old; needed: {requirement.least} or later"
-        return Finding("problem", name, needed, f"pip install --upgrade {requirement.wanted}")
+        return Finding("problem", name, needed, f"pip install --upgrade {requirement.specifier}")
     if under := [other for other in _BUILT_ON.get(name, ()) if other in broken]:
-        return Finding("note", name, f"{version}, not tried: {under[0]} has to work first")
+        return Finding("note", name, f"{version}, not checked: {under[0]} has to work first")
     try:
         importlib.import_module(_MODULES.get(name, name.lower()))
-    except Exception as error:  # a broken binary leaves with ImportError, OSError, RuntimeError, AttributeError ...
-        # torch and torchvision only work in versions made for each other.
+    except Exception as error:  # a broken binary raises ImportError, OSError, RuntimeError, AttributeError ...
+        # torch and torchvision only work in matching versions.
         both = "torch torchvision" if name == "torchvision" else name
         says = f"{version} cannot be imported: {reason(error)}"
         return Finding("problem", name, says, f"pip install --force-reinstall {both}")
@@ -131,7 +131,7 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def examine_extras() -> list[Finding]:
-    """Each optional package: there, or what it would be for and how to get it."""
+    """Each optional package: its version, or how to install it; and what it is for."""
     findings = []
     for requirement in requirements():
         if not requirement.extra or requirement.extra in FOR_DEVELOPERS:

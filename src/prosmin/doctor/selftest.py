@@ -1,4 +1,4 @@
-"""A self-test of two seconds: one thing of each kind that a run does."""
+"""A self-test of two seconds: one check for each kind of work in a run."""
 
 import io
 import math
@@ -18,11 +18,11 @@ PICTURES = 8
 
 
 class Test(NamedTuple):
-    """A test says what it saw, or raises."""
+    """A test returns what it found, or raises an exception."""
 
     run: Callable[[], str]
-    needs: tuple[str, ...]  # packages without which it need not be tried
-    do: str  # what to do when it fails
+    needs: tuple[str, ...]  # packages it needs
+    do: str  # what to do if it fails
 
 
 def examine_self(broken: Collection[str]) -> list[Finding]:
@@ -31,7 +31,7 @@ def examine_self(broken: Collection[str]) -> list[Finding]:
     for subject, test in TESTS.items():
         missing = [name for name in test.needs if name in broken]
         if missing:
-            findings.append(Finding("note", subject, f"not tried: {missing[0]} has to work first"))
+            findings.append(Finding("note", subject, f"not checked: {missing[0]} has to work first"))
             continue
         begin = time.perf_counter()
         try:
@@ -44,7 +44,7 @@ def examine_self(broken: Collection[str]) -> list[Finding]:
 
 
 def check_scoring_rule() -> str:
-    """The CRPS of a Gaussian against its formula, computed without torch."""
+    """Compare the CRPS of a Gaussian with its formula, computed without torch."""
     import torch
 
     from prosmin.scoring import gaussian_crps
@@ -55,9 +55,9 @@ def check_scoring_rule() -> str:
     expected = scale * (t * math.erf(t / math.sqrt(2.0)) + 2.0 * density - 1.0 / math.sqrt(math.pi))
     numbers = (torch.tensor([value], dtype=torch.float64, device=device()) for value in (mean, scale, target))
     value = float(gaussian_crps(*numbers))
-    if abs(value - expected) > 1e-12:  # rounding leaves 1e-16
+    if abs(value - expected) > 1e-12:  # rounding errors are about 1e-16
         raise ArithmeticError(f"the CRPS of N({mean}, {scale}^2) at {target} is {value}, not {expected}")
-    return f"CRPS of N({mean}, {scale}^2) at {target} is {value:.6f}, as its closed form says"
+    return f"CRPS of N({mean}, {scale}^2) at {target} is {value:.6f}, equal to its closed form"
 
 
 def check_method() -> str:
@@ -85,7 +85,7 @@ def check_method() -> str:
 
 
 def check_decoding() -> str:
-    """An image through JPEG and back."""
+    """Encode an image as JPEG and decode it."""
     import torch
 
     from prosmin.data.decode import decode
@@ -93,18 +93,18 @@ def check_decoding() -> str:
     picture = gradient()
     decoded = decode(jpeg())
     if decoded.shape != picture.shape:
-        raise ValueError(f"a JPEG of shape {tuple(picture.shape)} came back as {tuple(decoded.shape)}")
+        raise ValueError(f"a JPEG of shape {tuple(picture.shape)} was decoded as {tuple(decoded.shape)}")
     off = float((decoded.to(torch.float32) - picture).abs().mean())
-    if off > 3.0:  # smooth colours at quality 95 come back to about one level of 255
-        raise ValueError(f"a JPEG came back {off:.1f} of 255 levels off")
-    return f"a JPEG comes back, {off:.1f} of 255 levels off"
+    if off > 3.0:  # smooth colours at quality 95 differ by about one level of 255
+        raise ValueError(f"a decoded JPEG differs by {off:.1f} of 255 levels")
+    return f"a decoded JPEG differs by {off:.1f} of 255 levels"
 
 
 def check_writing() -> str:
-    """A file is written whole; one that fails half-way leaves the old one and nothing else."""
+    """A write that fails half-way must leave the old file and nothing else."""
     from prosmin.files import write_text, writing
 
-    # Where runs go unless told otherwise; that it may not be written to is a note of examine_disk, not a problem.
+    # The default place of runs; if it is not writable, examine_disk has a note about it.
     where = str(Path.cwd()) if os.access(Path.cwd(), os.W_OK) else tempfile.gettempdir()
     with tempfile.TemporaryDirectory(prefix=".prosmin-doctor-", dir=where) as folder:
         path = Path(folder) / "file.txt"
@@ -118,15 +118,15 @@ def check_writing() -> str:
         left = sorted(p.name for p in path.parent.iterdir())
         if left != [path.name] or path.read_text() != "whole":
             raise OSError(f"an interrupted write left {', '.join(left)}")
-    return f"files in {where} are written whole or not at all"
+    return f"files in {where} are written completely or not at all"
 
 
 class InterruptedWriteError(Exception):
-    """Stands for whatever stops a program in the middle of a file."""
+    """Simulates a program that stops in the middle of a file."""
 
 
 def device() -> str:
-    """Where a run with compute.accelerator auto would compute."""
+    """The device that compute.accelerator auto selects."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -149,7 +149,7 @@ def jpeg() -> bytes:
     return buffer.getvalue()
 
 
-_ON_DEVICE = "Install torch anew, in a build for this machine; --compute.accelerator cpu does without a GPU"
+_ON_DEVICE = "Reinstall torch in a build for this machine, or use --compute.accelerator cpu"
 TESTS = {
     "scoring rule": Test(check_scoring_rule, ("torch",), _ON_DEVICE),
     "training": Test(check_method, ("torch", "torchvision", "timm", "numpy", "pyyaml"), _ON_DEVICE),

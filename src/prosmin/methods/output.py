@@ -1,4 +1,4 @@
-"""The inputs and outputs of a method, beside the views."""
+"""The inputs and outputs of a method, except the views."""
 
 from collections.abc import Callable
 from typing import NamedTuple
