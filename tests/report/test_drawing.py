@@ -10,7 +10,8 @@ from prosmin.evaluation.metrics.table import METRICS, metric, number, percent
 from prosmin.report.drawing.axes import nice_step, round_axis, share_axis, tight_axis
 from prosmin.report.drawing.charts import APART, FAINT, STRONG, Curve, common_edges, heat_chart, line_chart, spaced
 from prosmin.report.drawing.svg import Words
-from prosmin.report.metrics import apart, best, duration
+from prosmin.report.sections.configuration import duration
+from prosmin.report.tables import apart, best
 
 WORDS = Words(id="w", title="A title", desc="A description", x="step", y="value")
 

@@ -42,7 +42,7 @@ def an_album(labels, *, sets=None, shown=None):
 
 
 class TestAlbum:
-    def test_data_in_the_page_is_the_album(self, run):
+    def test_the_page_contains_the_album(self, run):
         album = read_album(run)
         data = json.loads(album_json(album, album.points))
         assert data["key"] == album.key
@@ -73,7 +73,7 @@ class TestAlbum:
             {"sheet": np.zeros(4)},
         ],
     )
-    def test_parts_that_do_not_fit_are_no_album(self, run, change):
+    def test_parts_that_do_not_fit_give_no_album(self, run, change):
         assert read_album(run) is not None
         broken = {**run.arrays, "pictures": {**run.arrays["pictures"], **change}}
         assert read_album(type(run)(path=run.path, name="r", arrays=broken)) is None
@@ -87,7 +87,7 @@ class TestAlbum:
         assert 'id="attention"' not in html  # nothing to say of it
         assert "data-place" not in html
 
-    def test_gallery_pictures_are_found_by_name_and_kind(self, run):
+    def test_gallery_images_are_found_by_name_and_kind(self, run):
         album = read_album(run)
         for kind in ("certain", "uncertain", "ood"):
             for picture in gallery(run, kind, album).pictures:
@@ -101,7 +101,7 @@ class TestAlbum:
 
 
 class TestMap:
-    def test_every_picture_has_a_mark_at_its_place(self, run):
+    def test_every_image_has_a_mark_at_its_place(self, run):
         drawn = atlas(run, read_album(run))
         assert drawn.svg.count('class="dot ') == 120 + 12
         assert drawn.svg.count('class="dot strange"') == 12
@@ -113,7 +113,7 @@ class TestMap:
         size = re.search(r'viewBox="0 0 (\d+) (\d+)"', drawn.svg).groups()
         np.testing.assert_allclose(np.array(circles, dtype=float) / np.array(size, dtype=float), points, atol=3e-4)
 
-    def test_a_map_is_turned_to_lie_flat_and_keeps_its_distances(self):
+    def test_a_map_is_rotated_to_the_least_height_without_distortion(self):
         rng = np.random.default_rng(0)
         upright = rng.normal(size=(200, 2)) * [0.05, 0.2] + 0.5
         places, height = laid_out(upright)
@@ -131,7 +131,7 @@ class TestMap:
         assert flipped > 0  # nor mirrored
 
     @pytest.mark.parametrize("points", [np.full((3, 2), 0.5), np.array([[0.5, 0.0], [0.5, 1.0]]), np.zeros((1, 2))])
-    def test_points_without_extent_lie_on_the_map(self, points):
+    def test_points_without_extent_are_on_the_map(self, points):
         places, height = laid_out(points)
         assert np.isfinite(places).all()
         assert (places >= 0).all()
@@ -139,7 +139,7 @@ class TestMap:
         assert height <= WIDTH
         np.testing.assert_allclose((places.min(0) + places.max(0)) / 2, [WIDTH / 2, height / 2])
 
-    def test_many_classes_share_what_colours_there_are(self, run):
+    def test_many_classes_share_the_colours(self, run):
         names = [f"class {i:02d}" for i in range(25) for _ in range(30 - i)]
         legend = atlas(run, an_album(names)).legend
         assert [key.label for key in legend] == [f"class {i:02d}" for i in range(19)] + ["other classes"]
@@ -152,7 +152,7 @@ class TestMap:
         assert [key.style for key in drawn.fifths] == ["u0", "u1", "u2", "u3", "u4"]
         assert [row[1] for row in drawn.table.rows] == ["2"] * 5
 
-    def test_fifths_are_of_test_pictures_alone(self):
+    def test_fifths_are_of_test_images_only(self):
         found = fifths(an_album(["a"] * 10 + ["b"] * 2, sets=["test"] * 10 + ["out"] * 2))
         assert found == ["u0", "u0", "u1", "u1", "u2", "u2", "u3", "u3", "u4", "u4", "strange", "strange"]
 
@@ -166,7 +166,7 @@ class TestMap:
 
 
 class TestAttention:
-    def test_light_lies_where_the_weight_is(self):
+    def test_it_is_bright_where_the_weight_is(self):
         weights = np.zeros((4, 4))
         weights[3, 0] = 0.2
         drawn = overlay(np.zeros((32, 32, 3), dtype=np.uint8), weights)
@@ -177,7 +177,7 @@ class TestAttention:
         assert column < SIDE // 4
         assert light[: SIDE // 2, SIDE // 2 :].max() == pytest.approx(0.62 * sum(COLOURS[0]), abs=2)
 
-    def test_numbers_are_how_many_patches_share_the_weight(self, tmp_path):
+    def test_the_numbers_count_the_patches_that_share_the_weight(self, tmp_path):
         run = read_run(fake_run(tmp_path / "run"), "run")
         run.arrays["pictures"]["attention"][:] = 0.01
         run.arrays["pictures"]["attention"][:, 1, :4] = 0.0

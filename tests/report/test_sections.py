@@ -164,7 +164,10 @@ class TestUncertainty:
         curves = run.part("uncertainty", "curves")
         curves |= {"coverage": {"nominal": [0.5], "coordinates": []}, "pit": {"edges": [0, 1]}}
         curves |= {"severity": {"crop": None}, "risk_coverage": {"coverage": [1.0]}}
-        assert [block.kind for block in uncertainty.blocks([run])] == ["figure", "table"]  # outcomes, simpler scores
+        assert [type(block).__name__ for block in uncertainty.blocks([run])] == [
+            "Figure",
+            "Table",
+        ]  # outcomes, simpler scores
 
     def test_risk_references_of_a_known_case(self):
         found = references({"coverage": np.array([0.5, 0.8, 1.0]), "risk": np.array([0.1, 0.2, 0.4])})

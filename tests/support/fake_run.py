@@ -1,4 +1,4 @@
-"""A run folder as a finished run leaves it, made in a fraction of a second: what the report is tested on."""
+"""A run folder like that of a finished run, written in a fraction of a second, for tests of the report."""
 
 import json
 from collections.abc import Callable
@@ -12,6 +12,7 @@ import yaml
 from prosmin.evaluation.protocols.gallery import sheet
 
 NASTY = "<script>window.harmed = true</script>"
+HARMFUL = '" onerror="window.harmed = true'
 CONFIG: dict[str, Any] = {
     "method": {"name": "prosmin"},
     "data": {"spec": "photos", "max_bad": 0.01},
@@ -56,7 +57,8 @@ def fake_run(
     write(folder, "ood", *fake_ood(rng, skill, NASTY if nasty else "photos@ood", evaluated))
     result, arrays = fake_uncertainty(rng, skill, evaluated, side, nasty=nasty)
     write(folder, "uncertainty", result, arrays)
-    write(folder, "linear-paper", fake_paper_classifier(top1 + 0.06, rng))
+    paper = fake_classifier(top1 + 0.06, rng, calibrated=True)
+    write(folder, "linear-paper", {name: part for name, part in paper.items() if name != "baselines"})
     write(folder, "lowshot", fake_shares(top1 - 0.2))
     write(folder, "semi", fake_shares(top1 - 0.15))
     write(folder, "transfer", fake_transfer(rng, top1, NASTY if nasty else "torchvision:CIFAR10"))
@@ -119,28 +121,13 @@ def fake_log(rng: np.random.Generator, skill: float) -> list[dict[str, float]]:
 def fake_classifier(top1: float, rng: np.random.Generator, *, calibrated: bool = False) -> dict[str, Any]:
     def metrics(accuracy: float, ece: float) -> dict[str, float]:
         nll = 2.4 * (1 - accuracy) + 0.2
-        found = {
-            "top1": accuracy,
-            "nll": nll,
-            "ece": ece,
-            "ece_low": ece - 0.009,
-            "ece_high": ece + 0.011,
-            "ece_floor": 0.0189,
-        }
-        found |= {
-            "adaptive_ece": ece * 0.97,
-            "classwise_calibration_error": ece / 6,
-            "brier": 1.3 * (1 - accuracy),
-        }
+        found = {"top1": accuracy, "nll": nll, "ece": ece, "ece_low": ece - 0.009, "ece_high": ece + 0.011}
+        found |= {"ece_floor": 0.0189, "adaptive_ece": ece * 0.97, "classwise_calibration_error": ece / 6}
+        found |= {"brier": 1.3 * (1 - accuracy)}
         if not calibrated:
             return found | {"top1_k200": accuracy - 0.03}
-        after = {
-            "nll_calibrated": nll * 0.93,
-            "ece_calibrated": 0.021,
-            "ece_low_calibrated": 0.015,
-            "ece_high_calibrated": 0.033,
-        }
-        return found | after | {"temperature": 1.31}
+        found |= {"nll_calibrated": nll * 0.93, "ece_calibrated": 0.021, "temperature": 1.31}
+        return found | {"ece_low_calibrated": 0.015, "ece_high_calibrated": 0.033}
 
     result: dict[str, Any] = {
         "metrics": metrics(top1, 0.041),
@@ -151,11 +138,6 @@ def fake_classifier(top1: float, rng: np.random.Generator, *, calibrated: bool =
         shift = {"reliability": 0.06, "reliability_calibrated": 0.01}
         result["curves"] = {name: fake_bins(rng, top1, over) for name, over in shift.items()}
     return result
-
-
-def fake_paper_classifier(top1: float, rng: np.random.Generator) -> dict[str, Any]:
-    result = fake_classifier(top1, rng, calibrated=True)
-    return {name: part for name, part in result.items() if name != "baselines"}
 
 
 def fake_shares(top1: float) -> dict[str, Any]:
@@ -221,16 +203,8 @@ def fake_ood(
         inside, outside = rng.normal(size=evaluated), rng.normal(loc=gap * skill, scale=1.2, size=240)
         arrays |= {f"in/{score}": inside, f"out/{name}/{score}": outside}
         auroc = float((inside[:840, None] < outside).mean())
-        scores[score] = {
-            "auroc": auroc,
-            "aupr_in": auroc**0.5,
-            "aupr_out": auroc**2,
-            "fpr_at_95_tpr_in": 1 - auroc**3,
-        }
-    metrics = {
-        "auroc": scores["knn_distance"]["auroc"],
-        **{f"auroc_{s}": v["auroc"] for s, v in scores.items()},
-    }
+        scores[score] = {"auroc": auroc, "aupr_in": auroc**0.5, "aupr_out": auroc**2, "fpr_at_95_tpr_in": 1 - auroc**3}
+    metrics = {"auroc": scores["knn_distance"]["auroc"], **{f"auroc_{s}": v["auroc"] for s, v in scores.items()}}
     result = {
         "metrics": metrics,
         "baselines": {"raw pixels": {"auroc": 0.642}, "untrained": {"auroc": 0.781}},
@@ -268,11 +242,8 @@ def fake_uncertainty(
         },
         "sets": {"test": {"uncertainty": {"r_auroc": 0.8, "aurc": 0.1}, "knn_distance": {"r_auroc": 0.7, "aurc": 0.2}}},
     }
-    return result, {
-        "uncertainty": uncertainty,
-        "correct": correct,
-        **fake_thumbnails(rng, side, nasty=nasty),
-    }
+    thumbnails = fake_thumbnails(rng, side, nasty=nasty)
+    return result, {"uncertainty": uncertainty, "correct": correct, **thumbnails}
 
 
 def fake_forecasts(skill: float) -> dict[str, Any]:
@@ -283,9 +254,8 @@ def fake_forecasts(skill: float) -> dict[str, Any]:
     worse = {name: values.tolist() for name, values in (("mean", mean), ("low", mean - 0.2), ("high", mean + 0.2))}
     return {
         "coverage": {
-            "nominal": nominal.tolist(),
-            "coordinates": (0.93 * nominal).tolist(),
-            "joint": (0.8 * nominal).tolist(),
+            name: (factor * nominal).tolist()
+            for name, factor in {"nominal": 1.0, "coordinates": 0.93, "joint": 0.8}.items()
         },
         "pit": {"edges": np.linspace(0, 1, 5).tolist(), "share": [0.3, 0.2, 0.2, 0.3]},
         "severity": {kind: {"severity": severity.tolist(), **worse} for kind in ("crop", "blur", "noise")},
@@ -303,9 +273,7 @@ def fake_thumbnails(rng: np.random.Generator, side: int, *, nasty: bool, each: i
         "thumbnail_uncertainty": values,
         "thumbnail_label": np.array(labels),
         "thumbnail_kind": np.array(kinds),
-        "thumbnail_key": np.array(
-            [f'{label}/{i:04d}.png" onerror="window.harmed = true' for i, label in enumerate(labels)]
-        ),
+        "thumbnail_key": np.array([f"{label}/{i:04d}.png{HARMFUL}" for i, label in enumerate(labels)]),
     }
 
 

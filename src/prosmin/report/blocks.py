@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from markupsafe import Markup
 
@@ -35,7 +35,6 @@ class Table:
     caption: str = ""
     note: str = ""
     text: bool = False
-    kind: ClassVar[str] = "table"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,6 @@ class Facts:
     """Names with their values, for one run."""
 
     facts: Sequence[tuple[str, str]]
-    kind: ClassVar[str] = "facts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,6 @@ class Figure(Exhibit):
     """A chart."""
 
     chart: Chart
-    kind: ClassVar[str] = "figure"
 
 
 def figure(
@@ -103,7 +100,6 @@ class Gallery(Exhibit):
     """Images in order."""
 
     pictures: Sequence[Picture]
-    kind: ClassVar[str] = "gallery"
 
 
 class Key(NamedTuple):
@@ -124,7 +120,6 @@ class Atlas(Exhibit):
     run: int
     data: str
     sheet: str
-    kind: ClassVar[str] = "atlas"
 
 
 class Strip(NamedTuple):
@@ -140,7 +135,6 @@ class Strips(Exhibit):
     """Strips below each other."""
 
     strips: Sequence[Strip]
-    kind: ClassVar[str] = "strips"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +143,6 @@ class Missing:
 
     what: str
     command: str
-    kind: ClassVar[str] = "missing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +150,6 @@ class Note:
     """A warning."""
 
     text: str
-    kind: ClassVar[str] = "note"
 
 
 class Finding(NamedTuple):
@@ -175,7 +167,6 @@ class Verdict:
     status: Status
     title: str
     findings: Sequence[Finding]
-    kind: ClassVar[str] = "verdict"
 
 
 class Bar(NamedTuple):
@@ -198,7 +189,6 @@ class Card:
     value: str
     reading: str
     bars: Sequence[Bar]
-    kind: ClassVar[str] = "card"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +197,6 @@ class Fold:
 
     title: str
     blocks: "Sequence[Block]"
-    kind: ClassVar[str] = "fold"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +205,6 @@ class Code:
 
     title: str
     text: str
-    kind: ClassVar[str] = "code"
 
 
 Block = Table | Facts | Figure | Gallery | Atlas | Strips | Missing | Note | Verdict | Card | Fold | Code
@@ -238,6 +226,6 @@ class Section:
 
 
 def grouped(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
-    """Neighbouring blocks of one kind together, so that figures can share a row."""
-    for kind, members in groupby(blocks, key=lambda block: block.kind):
-        yield kind, list(members)
+    """Neighbouring blocks of one class together, with its name, so that figures can share a row."""
+    for kind, members in groupby(blocks, key=type):
+        yield kind.__name__, list(members)

@@ -7,8 +7,8 @@ from prosmin.data.sources import KINDS
 from prosmin.evaluation.protocols import PROTOCOLS
 from prosmin.evaluation.sets import UNLABELLED, data_arguments
 from prosmin.report.blocks import Missing
-from prosmin.report.metrics import protocol
 from prosmin.report.runs import Run
+from prosmin.report.tables import protocol
 
 LABELLED_SOURCES = {name for name, kind in KINDS.items() if kind.labelled}
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import write_text
-from prosmin.report.blocks import Block, Section, grouped
+from prosmin.report.blocks import Block, Missing, Section, grouped
 from prosmin.report.commands import not_measured
 from prosmin.report.runs import Run, read_runs
 from prosmin.report.sections import (
@@ -87,7 +87,8 @@ def render(runs: Sequence[Run]) -> str:
 def _draw(section: Section, runs: Sequence[Run]) -> dict[str, object]:
     """What page.html needs of a section; without anything measured it has no lead."""
     blocks: list[Block] = list(section.build(runs))
-    lead = section.lead if isinstance(section.lead, str) or not blocks else section.lead(runs)
+    lead = section.lead if isinstance(section.lead, str) else section.lead(runs)
+    lead = "" if all(isinstance(block, Missing) for block in blocks) else lead
     for run in runs:
         if section.protocol and not (section.has(run) if section.has else section.protocol in run.results):
             blocks += not_measured(run, section.protocol)

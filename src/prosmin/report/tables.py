@@ -1,13 +1,44 @@
-"""Tables of metrics for runs and baselines, and warnings where results do not belong together."""
+"""Tables of metrics for runs and baselines, how numbers are written, and warnings about mixed results."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from prosmin.evaluation.metrics.intervals import wilson
 from prosmin.evaluation.metrics.table import ACCURACIES, Metric, interval_of, metric, spread_of
+from prosmin.evaluation.protocols import PROTOCOLS
 from prosmin.report.blocks import Cell, Row, Table
-from prosmin.report.metrics import baseline, best, protocol
 from prosmin.report.runs import Run, size_of_test
+
+BASELINES = {"untrained": "untrained encoder", "untrained, BatchNorm set": "untrained encoder, BatchNorm set"}
+
+
+def protocol(name: str) -> str:
+    """The title of a protocol."""
+    return PROTOCOLS[name].title if name in PROTOCOLS else name.replace("_", " ")
+
+
+def baseline(name: str) -> str:
+    """The title of a baseline."""
+    return BASELINES.get(name, name)
+
+
+def apart(values: Sequence[float]) -> list[str]:
+    """Numbers with the same count of decimals, enough to show a tenth of their range."""
+    known = [v for v in values if math.isfinite(v)]
+    span = max(known) - min(known) if known else 0.0
+    digits = min(6, max(2, 1 - math.floor(math.log10(span)))) if span > 0 else 2
+    return [f"{v:.{digits}f}".replace("-", "−") if math.isfinite(v) else "–" for v in values]
+
+
+def best(values: Sequence[float | None], how: Metric) -> list[bool]:
+    """Which values are shown in bold: the best and all that round to it; none if all values are equal."""
+    known = [v for v in values if v is not None and math.isfinite(v)]
+    texts = ["" if v is None else how.text(v) for v in values]
+    if not how.better or len({t for t in texts if t and t != "–"}) < 2:
+        return [False] * len(values)
+    winner = how.text(max(known) if how.better == "higher" else min(known))
+    return [text == winner for text in texts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +114,13 @@ def _uncertainty(column: Column, key: str, how: Metric) -> str:
     if low is None or high is None:
         return ""
     return f"[{100 * low:.1f}, {100 * high:.1f}]" if how.percent else f"[{how.text(low)}, {how.text(high)}]"
+
+
+def side_by_side(runs: Sequence[Run], facts: Sequence[dict[str, str]], title: str, caption: str) -> Table:
+    """Texts by name, one column per run."""
+    names = dict.fromkeys(name for each in facts for name in each)
+    rows: list[Row] = [[Cell(name, head=True), *(each.get(name) or "–" for each in facts)] for name in names]
+    return Table(columns=[title, *(run.name for run in runs)], rows=rows, text=True, caption=caption)
 
 
 def measured_on(run: Run, name: str) -> str:

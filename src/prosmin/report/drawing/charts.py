@@ -21,6 +21,7 @@ from prosmin.report.drawing.svg import (
     Words,
     across,
     bottom,
+    circle,
     grid,
     path,
     rect,
@@ -36,20 +37,15 @@ def two_histograms(words: Words, groups: Sequence[tuple[str, np.ndarray, str]], 
     """Groups (label, values, style), each as shares of its size. The outer bins include everything beyond them."""
     groups = [(label, finite(values), style) for label, values, style in groups]
     edges = common_edges([values for _, values, _ in groups])
-    drawn = [
-        Heights(
-            label=label,
-            heights=np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / max(len(values), 1),
-            style=style,
-        )
-        for label, values, style in groups
-    ]
+    counts = [np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] for _, values, _ in groups]
+    shares = [count / max(len(values), 1) for count, (_, values, _) in zip(counts, groups, strict=True)]
+    drawn = [(label, share, style) for share, (label, _, style) in zip(shares, groups, strict=True)]
     return figure(
         words,
         histogram_chart(words, edges, drawn),
         columns=[words.x, *(f"{label} ({len(values):,})" for label, values, _ in groups)],
         rows=[
-            [f"{number(low)} to {number(high)}", *(percent(group.heights[i]) for group in drawn)]
+            [f"{number(low)} to {number(high)}", *(percent(share[i]) for share in shares)]
             for i, (low, high) in enumerate(pairwise(edges))
         ],
         commands=[command],
@@ -82,13 +78,7 @@ class Curve:
     marks: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Heights:
-    """One outline of a histogram: a height for each bin, (n,)."""
-
-    label: str
-    heights: np.ndarray
-    style: str
+Heights = tuple[str, np.ndarray, str]  # one outline of a histogram: label, a height for each bin (n,), style
 
 
 def line_chart(words: Words, curves: Sequence[Curve], *, x: Axis | None = None, y: Axis | None = None) -> Chart:
@@ -103,7 +93,8 @@ def line_chart(words: Words, curves: Sequence[Curve], *, x: Axis | None = None, 
             body.append(_band(across(x, curve.x), up(y, curve.low), up(y, curve.high), curve.style))
         body.append(path(across(x, curve.x), up(y, curve.y), f"line {curve.style}"))
         if curve.marks:
-            body.extend(_marks(across(x, curve.x), up(y, curve.y), curve.style))
+            places = zip(across(x, curve.x), up(y, curve.y), strict=True)
+            body += [circle(a, b, 2.6, f"mark {curve.style}") for a, b in places if np.isfinite(a) and np.isfinite(b)]
     legend = [(curve.style, curve.label) for curve in curves if curve.label] if len(curves) > 1 else []
     legend.sort(key=lambda entry: "quiet" in entry[0])  # quiet curves are drawn first and named last
     return Chart(svg=svg(words, body), legend=legend, readout=_readout(words, x, y, curves))
@@ -111,12 +102,12 @@ def line_chart(words: Words, curves: Sequence[Curve], *, x: Axis | None = None, 
 
 def histogram_chart(words: Words, edges: np.ndarray, groups: Sequence[Heights]) -> Chart:
     """Overlaid histograms as filled outlines over common bins: edges (n + 1,), heights as shares (n,)."""
-    x, y = tight_axis(edges), share_axis(np.concatenate([g.heights for g in groups]), zero=True)
+    x, y = tight_axis(edges), share_axis(np.concatenate([heights for _, heights, _ in groups]), zero=True)
     body = [grid(words, x, y)]
-    for group in groups:
-        outline = np.concatenate([[0.0], np.repeat(group.heights, 2), [0.0]])
-        body.append(path(across(x, np.repeat(edges, 2)), up(y, outline), f"area {group.style}"))
-    return Chart(svg=svg(words, body), legend=[(group.style, group.label) for group in groups])
+    for _, heights, style in groups:
+        outline = np.concatenate([[0.0], np.repeat(heights, 2), [0.0]])
+        body.append(path(across(x, np.repeat(edges, 2)), up(y, outline), f"area {style}"))
+    return Chart(svg=svg(words, body), legend=[(style, label) for label, _, style in groups])
 
 
 def reliability_chart(words: Words, bins: dict[str, np.ndarray]) -> Chart:
@@ -155,14 +146,6 @@ def _band(x: np.ndarray, low: np.ndarray, high: np.ndarray, style: str) -> str:
     known = np.isfinite(x) & np.isfinite(low) & np.isfinite(high)
     across_and_back = np.concatenate([x[known], x[known][::-1]])
     return path(across_and_back, np.concatenate([low[known], high[known][::-1]]), f"band {style}")
-
-
-def _marks(x: np.ndarray, y: np.ndarray, style: str) -> list[str]:
-    known = np.isfinite(x) & np.isfinite(y)
-    return [
-        f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.6" class="mark {style}"/>'
-        for a, b in zip(x[known], y[known], strict=True)
-    ]
 
 
 def _thinned(curve: Curve) -> Curve:
@@ -256,7 +239,7 @@ def scatter_chart(words: Words, points: Sequence[Point], *, x: Axis, y: Axis) ->
     for point, left, top, height in zip(points, lefts, tops, heights, strict=True):
         if point.interval is not None:
             body.append(path(np.array([left, left]), up(y, point.interval), f"whisker {point.style}"))
-        body.append(f'<circle cx="{left:.1f}" cy="{top:.1f}" r="4.5" class="mark {point.style}"/>')
+        body.append(circle(left, top, 4.5, f"mark {point.style}"))
         late = left > 0.62 * WIDTH  # names of points at the right stand to their left
         body.append(text(left + (-9 if late else 9), height + 3.5, point.label, "name end" if late else "name"))
     return Chart(svg=svg(words, body))

@@ -57,6 +57,11 @@ def rect(x: float, y: float, width: float, height: float, style: str) -> str:
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{max(height, 0.0):.1f}" class="{style}"/>'
 
 
+def circle(x: float, y: float, radius: float, style: str) -> str:
+    """A circle."""
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" class="{style}"/>'
+
+
 def path(x: np.ndarray, y: np.ndarray, style: str) -> str:
     """A polyline that breaks where a value is missing."""
     steps, pen = [], "M"

@@ -7,10 +7,9 @@ from prosmin.evaluation.metrics.table import interval_of, number, percent
 from prosmin.report.blocks import Block, Figure, Fold, Section, figure
 from prosmin.report.drawing.charts import reliability_chart
 from prosmin.report.drawing.svg import Words
-from prosmin.report.metrics import protocol
 from prosmin.report.runs import Arrays, Run, curve
 from prosmin.report.sections.results import transfer_column
-from prosmin.report.tables import too_narrow
+from prosmin.report.tables import protocol, too_narrow
 
 VARIANTS = {
     "reliability": ("", "ece"),

@@ -7,9 +7,9 @@ import yaml
 
 from prosmin.config import METHOD_TITLES
 from prosmin.evaluation.metrics.table import number
-from prosmin.report.blocks import Block, Cell, Code, Facts, Fold, Missing, Row, Section, Table
-from prosmin.report.metrics import duration
+from prosmin.report.blocks import Block, Code, Facts, Fold, Missing, Note, Section
 from prosmin.report.runs import Run
+from prosmin.report.tables import side_by_side
 
 LONG = 12  # rows above which the table of differences is folded
 
@@ -17,13 +17,10 @@ LONG = 12  # rows above which the table of differences is folded
 def blocks(runs: Sequence[Run]) -> list[Block]:
     """The facts as rows, one column per run."""
     found: list[Block] = []
-    names = ["", *(run.name for run in runs)]
+    facts = [{label: text for label, fact in FACTS.items() if (text := fact(run))} for run in runs]
     if any(run.config for run in runs):
-        facts = [(label, [fact(run) for run in runs]) for label, fact in FACTS.items()]
-        facts = [(label, values) for label, values in facts if any(values)]
-        rows: list[Row] = [[Cell(label, head=True), *(value or "–" for value in values)] for label, values in facts]
-        table = Table(columns=names, rows=rows, text=True, caption="Facts of each run")
-        found.append(table if len(runs) > 1 else Facts(facts=[(label, values[0]) for label, values in facts]))
+        table = side_by_side(runs, facts, "", "Facts of each run")
+        found.append(table if len(runs) > 1 else Facts(facts=list(facts[0].items())))
     if len(runs) > 1 and all(run.config and not run.foreign for run in runs):
         found.append(_differences(runs))
     for run in runs:
@@ -84,6 +81,17 @@ def length(run: Run) -> str:
         parts.append(f"{epochs} epochs planned")
     batch = run.setting("training", "batch_size")
     return ", ".join([*parts, f"{batch} images per step"] if batch else parts)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def seconds(run: Run) -> float:
@@ -154,19 +162,15 @@ def _flat(config: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _differences(runs: Sequence[Run]) -> Table | Fold:
+def _differences(runs: Sequence[Run]) -> Block:
     """The fields in which the configurations differ; folded if there are many, as between two methods."""
     flat = [_flat(run.config) for run in runs]
-    names = dict.fromkeys(name for fields in flat for name in fields)
-    rows: list[Row] = [
-        [Cell(name, head=True), *(fields.get(name, "–") for fields in flat)]
-        for name in names
-        if len({fields.get(name) for fields in flat}) > 1
-    ]
-    note = "" if rows else "The configurations are equal in every field."
-    columns = ["Differs in", *(run.name for run in runs)]
-    table = Table(columns=columns, rows=rows, note=note, text=True, caption="Fields in which the runs differ")
-    return table if len(rows) <= LONG else Fold(title=f"The {len(rows)} fields that differ", blocks=[table])
+    differing = {name for fields in flat for name in fields if len({each.get(name) for each in flat}) > 1}
+    if not differing:
+        return Note(text="The configurations are equal in every field.")
+    flat = [{name: value for name, value in fields.items() if name in differing} for fields in flat]
+    table = side_by_side(runs, flat, "Differs in", "Fields in which the runs differ")
+    return table if len(differing) <= LONG else Fold(title=f"The {len(differing)} fields that differ", blocks=[table])
 
 
 SECTION = Section(id="run", title="What was run", build=blocks)

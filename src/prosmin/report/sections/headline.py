@@ -9,12 +9,11 @@ from prosmin.evaluation.metrics.table import CHANCE, Metric, metric, number, per
 from prosmin.evaluation.protocols import PROTOCOLS
 from prosmin.report.blocks import Bar, Block, Card, Finding, Missing, Section, Status, Verdict
 from prosmin.report.commands import unlabelled
-from prosmin.report.metrics import best
 from prosmin.report.runs import Run
 from prosmin.report.sections.configuration import sentence
 from prosmin.report.sections.results import missing
 from prosmin.report.sections.uncertainty import KINDS
-from prosmin.report.tables import Column, columns
+from prosmin.report.tables import Column, best, columns
 from prosmin.training.health import COLLAPSED_RANK, COLLAPSED_STD, is_diverged
 
 WORST: Sequence[Status] = ("bad", "watch", "good", "unknown")

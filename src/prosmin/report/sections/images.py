@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 
 from prosmin.report.blocks import Block, Cell, Gallery, Picture, Row, Section, Table
-from prosmin.report.metrics import apart
 from prosmin.report.runs import Arrays, Run
+from prosmin.report.tables import apart
 
 TEST = "test"  # the name of the evaluated set; all others are out of distribution
 

@@ -9,10 +9,10 @@ from markupsafe import Markup
 
 from prosmin.evaluation.metrics.table import number, percent
 from prosmin.report.blocks import Atlas, Block, Cell, Key, Row, Section, Table
-from prosmin.report.drawing.svg import WIDTH, Words, svg
-from prosmin.report.metrics import apart
+from prosmin.report.drawing.svg import WIDTH, Words, circle, svg
 from prosmin.report.runs import Run
 from prosmin.report.sections.images import Album, album_json, read_album
+from prosmin.report.tables import apart
 
 COLOURS = 10  # hues c0 to c9 in style.css; the next ten classes repeat them as diamonds
 CLASSES = 20
@@ -108,7 +108,7 @@ def _mark(x: float, y: float, style: str, fifth: str) -> str:
         return f'<path d="{shape}" class="dot {style} {fifth}"/>'
     radius = 3.2 if style == "strange" else 2.2
     classes = style if style == fifth else f"{style} {fifth}"
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" class="dot {classes}"/>'
+    return circle(x, y, radius, f"dot {classes}")
 
 
 def class_table(album: Album, title: str) -> Table:

@@ -10,9 +10,8 @@ from prosmin.report.blocks import Block, Cell, Figure, Fold, Row, Section, Table
 from prosmin.report.drawing.axes import unit_axis
 from prosmin.report.drawing.charts import Curve, line_chart, two_histograms
 from prosmin.report.drawing.svg import Words
-from prosmin.report.metrics import apart
 from prosmin.report.runs import Run, numbers
-from prosmin.report.tables import Column, cells, scores_table
+from prosmin.report.tables import Column, apart, cells, scores_table
 
 RATES = (0.01, 0.05, 0.1, 0.2, 0.5)  # false alarm rates of the table below a ROC
 

@@ -6,9 +6,18 @@ from prosmin.evaluation.metrics.table import interval_of, metric, parse, spread_
 from prosmin.evaluation.protocols import PROTOCOLS
 from prosmin.report.blocks import Block, Cell, Fold, Note, Row, Section, Table
 from prosmin.report.commands import labels_missing, not_measured
-from prosmin.report.metrics import protocol
 from prosmin.report.runs import Run, counted, numbers
-from prosmin.report.tables import Column, cells, columns, heading, metrics_table, mixed, too_narrow
+from prosmin.report.tables import (
+    Column,
+    cells,
+    columns,
+    heading,
+    metrics_table,
+    mixed,
+    protocol,
+    side_by_side,
+    too_narrow,
+)
 
 LONG = 16  # rows of a table above which the less important numbers are folded
 
@@ -20,7 +29,9 @@ def blocks(runs: Sequence[Run]) -> list[Block]:
     shown = [*(name for name, record in PROTOCOLS.items() if record.section == "results"), *unknown]
     for name in (name for name in shown if any(run.metrics(name) for run in runs)):
         found += [transfer_table(runs)] if name == "transfer" else protocol_tables(runs, name)
-        found.append(Fold(title="Command and settings", blocks=[_settings(runs, name)]))
+        settings = [_settings(run, name) for run in runs]
+        table = side_by_side(runs, settings, "", f"Settings of {protocol(name)}")
+        found.append(Fold(title="Command and settings", blocks=[table]))
     return [*found, *missing(runs)]
 
 
@@ -82,18 +93,8 @@ def transfer_column(run: Run, spec: str) -> Column:
     return Column(label=run.name, metrics=numbers(row) if isinstance(row, dict) else {}, size=size or None)
 
 
-def _settings(runs: Sequence[Run], name: str) -> Table:
-    """Command, settings, data and checkpoint of a protocol, one column per run."""
-    flat = [_flat(run, name) for run in runs]
-    rows: list[Row] = [
-        [Cell(key, head=True), *(values.get(key, "–") for values in flat)]
-        for key in dict.fromkeys(key for values in flat for key in values)
-    ]
-    names = [run.name for run in runs]
-    return Table(columns=["", *names], rows=rows, text=True, caption=f"Settings of {protocol(name)}")
-
-
-def _flat(run: Run, name: str) -> dict[str, str]:
+def _settings(run: Run, name: str) -> dict[str, str]:
+    """Command, settings, data and checkpoint of a protocol."""
     if name not in run.results:
         return {}
     values = {"command": run.command(name)}

@@ -11,11 +11,10 @@ from prosmin.evaluation.metrics.table import number, percent
 from prosmin.evaluation.metrics.table import score as score_name
 from prosmin.report.blocks import Block, Cell, Figure, Row, Section, Table, figure
 from prosmin.report.drawing.axes import Axis, round_axis, share_axis, unit_axis
-from prosmin.report.drawing.charts import Curve, Heights, histogram_chart, line_chart, two_histograms
+from prosmin.report.drawing.charts import Curve, histogram_chart, line_chart, two_histograms
 from prosmin.report.drawing.svg import Words
-from prosmin.report.metrics import apart
 from prosmin.report.runs import Arrays, Run, curve, numbers
-from prosmin.report.tables import scores_table
+from prosmin.report.tables import apart, scores_table
 
 COVERAGES = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)  # nominal levels of the table of coverage
@@ -182,10 +181,10 @@ def pit_figure(run: Run) -> Figure | None:
         y="share",
     )
     share, edges = found["share"], found["edges"]
-    flat = Heights(label="uniform", heights=np.full(len(share), 1 / len(share)), style="quiet")
+    flat = np.full(len(share), 1 / len(share))
     return figure(
         words,
-        histogram_chart(words, edges, [flat, Heights(label="observed", heights=share, style="s0")]),
+        histogram_chart(words, edges, [("uniform", flat, "quiet"), ("observed", share, "s0")]),
         columns=["probability", "share of observations"],
         rows=[
             [f"{low:.2f} to {high:.2f}", percent(float(value))]
