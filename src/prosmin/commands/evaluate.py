@@ -7,7 +7,7 @@ import shlex
 from prosmin.commands.parsing import ENCODER, Joined, check_known, path, read_names
 from prosmin.evaluation.options import PROTOCOLS_HELP, Options, flag, read_options
 
-LINE = "measure a trained encoder"
+LINE = "measure a trained encoder with evaluation protocols"
 TAKES_FIELDS = False
 
 
@@ -20,16 +20,18 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,...",
         help=PROTOCOLS_HELP,
     )
-    parser.add_argument("--suite", metavar="NAME", help="paper: all tasks of the paper that the data given allow")
-    parser.add_argument("--data", metavar="SPEC", help="images, labelled for most protocols (default: the run's)")
-    parser.add_argument("--test", metavar="SPEC", help="labelled test images, where --data has no split named test")
+    parser.add_argument("--suite", metavar="NAME", help="paper: all tasks of the paper that the given images allow")
+    parser.add_argument(
+        "--data", metavar="SPEC", help="images, labelled for most protocols (default: the run's images)"
+    )
+    parser.add_argument("--test", metavar="SPEC", help="labelled test images, if --data has no split named test")
     parser.add_argument("--ood", action=Joined, metavar="SPEC,...", help="out-of-distribution images")
     parser.add_argument(
         "--out",
         type=path,
         metavar="DIR",
-        help="folder of the results, to keep those of several sets apart (default: RUN itself; runs/shipped-NAME or "
-        "runs/timm-NAME for encoders without a folder)",
+        help="folder for the results, to keep those of several sets (default: RUN; runs/shipped-NAME or runs/timm-NAME "
+        "for encoders without a folder)",
     )
     parser.add_argument("--again", action="store_true", help="measure again, also where a result exists")
     parser.add_argument(
@@ -49,7 +51,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
-    """Measure, and print the table."""
+    """Evaluate, and print the table."""
     from prosmin.data.corruptions.parameters import ALL
     from prosmin.evaluation.protocols import PROTOCOLS, SUITES
     from prosmin.evaluation.results import places

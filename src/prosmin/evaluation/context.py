@@ -1,4 +1,4 @@
-"""What a protocol works on: an encoder, its baselines and the images, embedded once and cached."""
+"""The input of a protocol: an encoder, its baselines and the images, embedded once and cached."""
 
 import dataclasses
 import hashlib
@@ -27,11 +27,11 @@ from prosmin.evaluation.sets import check_classes
 from prosmin.files import writing
 from prosmin.randomness import generator
 
-_COPIES = 16  # of the features in float32: a probe holds a few in float64
+_COPIES = 16  # room for this many copies of the features: a probe needs a few in float64
 
 
 def place(features: Tensor, device: torch.device) -> Tensor:
-    """Features (N, D) or images on a GPU that has room for them and for what is made of them, else where they are."""
+    """Features (N, D) or images on the GPU if it has room to work on them, else where they are."""
     if device.type != "cuda":
         return features
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -40,7 +40,7 @@ def place(features: Tensor, device: torch.device) -> Tensor:
 
 
 def sample(pictures: PictureSet, count: int, *, seed: int, purpose: str) -> Pictures:
-    """At most `count` of the images in their order; which ones follows from the seed and the purpose."""
+    """At most `count` of the images, in their order, drawn by the seed and the purpose."""
     if len(pictures) <= count:
         return in_memory(pictures)
     order = torch.randperm(len(pictures), generator=generator(seed, 0, purpose))
@@ -52,14 +52,14 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """The features of one encoder in one folder; those of an encoder that was replaced are removed."""
+    """The features of one encoder in one folder; those of another encoder are removed."""
 
     folder: Path
     encoder: str  # the hash of its weights
-    _failures: list[str] = field(default_factory=list)  # after the first nothing is written any more
+    _failures: list[str] = field(default_factory=list)  # nothing is written after the first
 
     def read(self, *content: object) -> Tensors | None:
-        """What was kept under this content; None where nothing was, or where it is damaged."""
+        """The tensors stored for this content; None if there are none, or if they are damaged."""
         path = self._path(content)
         try:
             with safe_open(path, framework="pt") as file:
@@ -70,14 +70,14 @@ class FeatureCache:
         return tensors if whole else None
 
     def write(self, tensors: Tensors, *content: object) -> None:
-        """Keep tensors under this content, if that can be done."""
+        """Store tensors for this content; if that fails, print a warning."""
         if self._failures:
             return
         try:
             self._write(tensors, content)
         except (OSError, ProsminError) as error:
             self._failures.append(str(error))
-            print(f"warning: features are not kept for the next command: {error}", file=sys.stderr)
+            print(f"warning: features cannot be cached for the next command: {error}", file=sys.stderr)
 
     def _write(self, tensors: Tensors, content: tuple[object, ...]) -> None:
         for path in self.folder.glob("*.safetensors"):
@@ -99,8 +99,8 @@ class FeatureCache:
 
 TRAINED, UNTRAINED, PIXELS = "trained", "untrained", "raw pixels"
 UNTRAINED_SET = "untrained, BatchNorm set"
-PIXEL_SIDE = 16  # raw pixels are compared at 16 x 16: 768 numbers, so that their probe is quick
-STATISTICS = 2048  # images of a streamed set that the untrained network's BatchNorm is set by
+PIXEL_SIDE = 16  # raw pixels are compared at 16 x 16, 768 numbers, so that their probe is quick
+STATISTICS = 2048  # images of a streamed set for the BatchNorm statistics of the untrained network
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,11 @@ class Context:
     encoder: Encoder
     sets: dict[str, PictureSet]
     ood: tuple[str, ...] = ()  # names in `sets`
-    own_tenth: bool = False  # test is a tenth of the images that train is the rest of
+    own_tenth: bool = False  # test is a tenth of the images and train is the rest
     seed: int = 0
     options: Options = field(default_factory=Options)
     max_bad: float = MAX_BAD  # share of images that may be unreadable
-    cache: FeatureCache | None = None  # where features outlast the command
+    cache: FeatureCache | None = None  # features for the next command
     _kept: dict[tuple[str, str], Tensors] = field(default_factory=dict)
     _view_scores: dict[str, Tensors] = field(default_factory=dict)
     _hashes: dict[str, str] = field(default_factory=dict)
@@ -123,14 +123,14 @@ class Context:
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """Whose features are judged: the trained encoder first."""
+        """Whose features are measured: the trained encoder first."""
         if self.options.baselines == "none":
             return (TRAINED,)
-        set_too = (UNTRAINED_SET,) if has_batchnorm(self.encoder) else ()
-        return (TRAINED, *set_too, UNTRAINED, PIXELS)
+        calibrated = (UNTRAINED_SET,) if has_batchnorm(self.encoder) else ()
+        return (TRAINED, *calibrated, UNTRAINED, PIXELS)
 
     def settle(self) -> None:
-        """Embed the streamed sets, which shows what of them cannot be read, and go on without that."""
+        """Embed the streamed sets and drop the images that turn out unreadable."""
         for name, pictures in self.sets.items():
             if isinstance(pictures, Streamed):
                 readable = self._tensors(name, TRAINED)["numbers"]
@@ -142,11 +142,11 @@ class Context:
         return self._tensors(name, subject)["features"]
 
     def placed(self, name: str, subject: str = TRAINED) -> Tensor:
-        """The same features where they are best worked on: the encoder's device, if it has the room."""
+        """The same features on the encoder's device, if it has room."""
         return place(self.features(name, subject), self.encoder.device)
 
     def probe(self, subject: str = TRAINED) -> LinearProbe:
-        """The linear probe on a subject's features of train, its choices made on the held-out tenth; fitted once."""
+        """The linear probe on a subject's features of train, chosen on the held-out tenth; fitted once."""
         if subject not in self._probes:
             features, labels = self.placed("train", subject), self.labels("train")
             self._probes[subject] = linear_probe(
@@ -156,7 +156,7 @@ class Context:
 
     @property
     def has_scale(self) -> bool:
-        """Whether the trained encoder's forecasts have a spread."""
+        """Whether the trained encoder's forecasts have a scale."""
         return "log_scale" in self._tensors("test", TRAINED)
 
     def uncertainty(self, name: str) -> Tensor:
@@ -165,7 +165,7 @@ class Context:
         return self.view_scores(name)[BETWEEN_VIEWS] if kept is None else kept
 
     def view_scores(self, name: str) -> Tensors:
-        """What several random views of each image of a set say together, (N,) each, by the trained encoder."""
+        """Scores of each image from several random views, by the trained encoder, (N,) each."""
         if name not in self._view_scores:
             self._view_scores[name] = view_scores(self.encoder, self.sets[name], seed=self.seed)
         return self._view_scores[name]
@@ -178,14 +178,14 @@ class Context:
         return labels
 
     def groups(self, name: str) -> Tensor | None:
-        """The group of each image of a set, (N,); None where every image stands for itself."""
+        """The group of overlapping images that each image belongs to, (N,); None if no images overlap."""
         return groups_of(self.sets[name].keys, self.sets[name].spec)
 
     @property
     def unlabelled(self) -> str | None:
-        """Why no answer can be called right or wrong here; None where one can.
+        """Why labels cannot be used; None if they can.
 
-        A tenth of the images without splits has no answers even where it has labels: it is no test.
+        A tenth of images without splits is not a test set, even if it has labels.
         """
         for part in ("train", "test"):
             if self.sets[part].labels is None:
@@ -194,9 +194,9 @@ class Context:
 
     @property
     def held_out(self) -> Tensor:
-        """The tenth of train on which everything is chosen, balanced over the classes where they count, (N,) mask."""
+        """The tenth of train on which choices are made, balanced over the classes if labels are used, (N,) mask."""
         train = self.sets["train"]
-        # Folders that are no classes may hold one image each, of which none would be held out.
+        # Folders that are not classes may contain one image each, of which none would be held out.
         labels = torch.zeros(len(train), dtype=torch.int64) if self.unlabelled else self.labels("train").cpu()
         return held_out_mask(labels, train.keys, train.spec, seed=self.seed)
 
@@ -208,10 +208,10 @@ class Context:
         return len(check_classes(train.classes, test.classes, specs=(train.spec, test.spec), advice=advice))
 
     def _tensors(self, name: str, subject: str) -> Tensors:
-        """What is kept of a set's embedding: forecasts have up to a hundred times the size of the features."""
+        """The features and log scales of a set, from the cache if they are there."""
         key = (subject, name)
         if key not in self._kept:
-            cache = self.cache if subject != PIXELS else None  # they are read as fast as they are made
+            cache = self.cache if subject != PIXELS else None  # pixels are computed as fast as they are read
             content = self._content(name, subject) if cache else ()
             kept = cache.read(*content) if cache else None
             if kept is None:
@@ -222,7 +222,7 @@ class Context:
         return self._kept[key]
 
     def _content(self, name: str, subject: str) -> tuple[object, ...]:
-        """All that decides the features beside the encoder's weights."""
+        """All that the features depend on besides the encoder's weights."""
         statistics = self._hash("train") if subject == UNTRAINED_SET else ""
         views = dataclasses.asdict(self.encoder.config.views)
         arithmetic = (self.encoder.device.type, self.encoder.precision, torch.get_float32_matmul_precision())
@@ -235,7 +235,7 @@ class Context:
 
     @torch.inference_mode()
     def _embed(self, name: str, subject: str) -> Tensors:
-        """Batch by batch: a forecast has up to a hundred times the size of the features and is not kept."""
+        """Embed a set batch by batch. Forecasts, up to a hundred times as large as features, are not stored."""
         pictures, encoder = self.sets[name], self._subject(subject)
         index, features, scales = [], [], []
         for batch in set_batches(pictures, encoder, title=f"{subject}: {name}"):
@@ -249,22 +249,23 @@ class Context:
         return kept | {"numbers": torch.cat(index)} if isinstance(pictures, Streamed) else kept
 
     def _subject(self, subject: str) -> Encoder:
-        """The networks that embed; those of a baseline are built once."""
+        """The encoder of a subject; that of a baseline is built once."""
         if subject in (TRAINED, PIXELS):
             return self.encoder
         if subject not in self._baselines:
             fresh = self.encoder.untrained()
-            self._baselines[subject] = set_statistics(fresh, self._known()) if subject == UNTRAINED_SET else fresh
+            set_too = subject == UNTRAINED_SET
+            self._baselines[subject] = set_statistics(fresh, self._statistics_images()) if set_too else fresh
         return self._baselines[subject]
 
-    def _known(self) -> Pictures:
-        """Training images for statistics: all that are in memory, else enough of them."""
+    def _statistics_images(self) -> Pictures:
+        """Training images for the BatchNorm statistics: all if they are in memory, else a sample."""
         train = self.sets["train"]
         return train if isinstance(train, Pictures) else sample(train, STATISTICS, seed=self.seed, purpose="statistics")
 
 
 def _pixels(batch: Batch, encoder: Encoder) -> Summary:
-    """The evaluation view itself, reduced to 16 px, as features: what a trained encoder must beat."""
+    """The evaluation view, reduced to 16 px, as features: the baseline that a trained encoder must beat."""
     x = evaluation_view(batch.images, batch.sizes, encoder.config.views)
     if x.shape[-1] > PIXEL_SIDE:
         x = torch.nn.functional.interpolate(x, size=PIXEL_SIDE, mode="bilinear", antialias=True)

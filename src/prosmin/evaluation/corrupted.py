@@ -17,29 +17,29 @@ from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.context import Context, place
 
 Show = Callable[[float], None]
-"""Told how much more of one corruption at one severity is done, 1 in all."""
+"""Called with the share of one corruption at one severity that has been done since the last call."""
 
-_PART = 1024  # images of a stream that are decoded at once
+_PART = 1024  # images of a stream decoded at once
 
 
 @dataclass(frozen=True)
 class Corrupted:
-    """Corrupted images, read or made one corruption and severity at a time."""
+    """Corrupted images, read or generated one corruption and severity at a time."""
 
     generators: dict[str, str]  # corruption: "torch", "imagecorruptions" or "stored"
-    framed: bool  # whether the images are no more than the encoder is to see
-    imagenet: bool  # whether the task is the one AlexNet's errors are known for
+    framed: bool  # whether the images are already cropped to what the encoder sees
+    imagenet: bool  # whether this is ImageNet-C, for which AlexNet's errors are known
     settings: dict[str, Any]
     read: Callable[[str, int, Show], Pictures]
 
 
 def open_corrupted(context: Context) -> Corrupted:
-    """The stored set that the options name, else generated."""
+    """The stored set that the options name, else generated corruptions."""
     return _generated(context) if context.options.corrupted is None else _stored(context)
 
 
 def check_corrupted(context: Context) -> None:
-    """Raises ProsminError, at once, for what `open_corrupted` or reading would stop at."""
+    """Raises ProsminError for all that `open_corrupted` or reading would fail on."""
     if context.options.corrupted is None:
         _makeable(context)
     else:
@@ -47,39 +47,39 @@ def check_corrupted(context: Context) -> None:
 
 
 def _present(context: Context) -> tuple[StoredSet, list[str]]:
-    """The stored set and those of the corruptions asked for that it has."""
+    """The stored set, and which of the chosen corruptions it has."""
     spec, wanted = context.options.corrupted, context.options.corruptions
     assert spec is not None
     stored = open_stored(spec, context.sets["test"].classes)
     present = [name for name in wanted if name in stored.names]
     if not present:
         raise ProsminError(
-            f"{spec} has none of the corruptions asked for, {', '.join(wanted)}; it has: {', '.join(stored.names)}."
+            f"{spec} has none of the corruptions {', '.join(wanted)}; it has: {', '.join(stored.names)}."
         )
     return stored, present
 
 
 def _makeable(context: Context) -> tuple[dict[str, str], dict[str, str]]:
-    """What makes each corruption asked for, and why the others cannot be made."""
+    """The generator of each corruption, and why the others cannot be generated."""
     test, views = context.sets["test"], context.encoder.config.views
-    # The sizes of a stream are not known yet; the corruption itself will say so.
+    # The sizes of a stream are not known yet; the corruption itself raises.
     side = int(framed_sides(test.sizes, views).min()) if isinstance(test, Pictures) else reference.SMALLEST
     if side < reference.SMALLEST:
         raise ProsminError(
-            f"Of an image in {test.spec} the encoder sees {side} x {side} pixels; corruptions are defined from "
-            f"{reference.SMALLEST} pixels on."
+            f"The encoder sees {side} x {side} pixels of an image in {test.spec}; corruptions need "
+            f"{reference.SMALLEST} pixels or more."
         )
     if isinstance(test, Pictures):
         _parameters(context, int(framed_sides(test.sizes, views).max()))
     if 3 * views.global_size**2 * len(test) > memory_limit():
         raise ProsminError(
             f"{len(test)} images of {test.spec} at {views.global_size} px take more than a third of the memory of "
-            "this machine. Name fewer of them with --test."
+            "this machine. Give fewer images with --test."
         )
     made, left_out = generators(context.options.corruptions, context.options.corruption_generator)
     if not made:
         reasons = " ".join(f"{name}: {reason}" for name, reason in left_out.items())
-        raise ProsminError(f"None of the corruptions asked for can be made here. {reasons}")
+        raise ProsminError(f"None of the corruptions can be generated. {reasons}")
     return made, left_out
 
 
@@ -110,7 +110,7 @@ def _generated(context: Context) -> Corrupted:
     made, left_out = _makeable(context)
     device = context.encoder.device
     seen = _framed(context.sets["test"], context.encoder.config.views)
-    pictures = seen.to(place(seen.images, device).device)  # corrupted and looked at where the encoder is
+    pictures = seen.to(place(seen.images, device).device)  # on the encoder's device, if it has room
     side = int(pictures.sizes.max())
     generator, parameters = context.options.corruption_generator, _parameters(context, side)
 
@@ -132,7 +132,7 @@ def _generated(context: Context) -> Corrupted:
     return Corrupted(
         generators=made,
         framed=True,
-        imagenet=False,  # AlexNet's errors are those on the published files
+        imagenet=False,  # AlexNet's errors are known for the published files only
         settings={
             "source": "generated",
             "parameters": parameters,
@@ -147,19 +147,19 @@ def _generated(context: Context) -> Corrupted:
 
 
 def _parameters(context: Context, side: int) -> str:
-    """How strong severities are for images of so many pixels; an error where the generator knows others only."""
+    """The table of severities for images of this side; an error if the generator does not have it."""
     chosen, generator = context.options.corruption_parameters, context.options.corruption_generator
     parameters = parameters_for(chosen, side)
     if chosen != parameters and generator not in generators_of(parameters):
         raise UsageError(
-            f"--corruption-generator is {generator}, which has imagenet-c's severities alone, and for images seen at "
-            f"{side} px auto means {parameters}. Add --corruption-parameters imagenet-c to have its far stronger ones."
+            f"--corruption-generator is {generator}, which has the severities of imagenet-c only, but for {side} px "
+            f"--corruption-parameters auto means {parameters}. Add --corruption-parameters imagenet-c (far stronger)."
         )
     return parameters
 
 
 def _framed(pictures: PictureSet, views: ViewsConfig) -> Pictures:
-    """What the encoder sees of each image, which fits into memory also where the images do not."""
+    """Each image cropped to what the encoder sees, which fits into memory even if the images do not."""
     if isinstance(pictures, Pictures):
         return framed(pictures, views)
     parts = torch.arange(len(pictures)).split(_PART)
@@ -167,7 +167,7 @@ def _framed(pictures: PictureSet, views: ViewsConfig) -> Pictures:
 
 
 def _versions(made: dict[str, str]) -> dict[str, str]:
-    """What the pixels depend on beside this package."""
+    """The versions of packages that the pixels depend on."""
     versions = {"torch": torch.__version__, "pillow": metadata.version("pillow")}
     library = reference.version() if "frost" in made or "imagecorruptions" in made.values() else None
     return versions if library is None else versions | {reference.PACKAGE: library}

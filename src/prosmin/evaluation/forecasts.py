@@ -1,4 +1,4 @@
-"""Forecasts of views beside the target's embedding; scores that compare several views of an image."""
+"""Forecasts of views and the target embeddings they predict; scores from several views of an image."""
 
 import dataclasses
 from typing import NamedTuple
@@ -18,7 +18,7 @@ _BATCH = 256
 
 
 class Forecasts(NamedTuple):
-    """mean, scale and what was observed, (2, N, K) each: either of two random views forecasts the other."""
+    """mean, scale and observed embedding, (2, N, K) each: each of two random views forecasts the other."""
 
     mean: Tensor
     scale: Tensor
@@ -26,7 +26,7 @@ class Forecasts(NamedTuple):
 
 
 def no_forecasts(encoder: Encoder, *, has_scale: bool) -> str | None:
-    """Why there is no forecast to hold against an observation; None where there is one."""
+    """Why forecasts cannot be compared with observations; None if they can."""
     if not isinstance(encoder.method, Observes):
         return "the method does not forecast an embedding that could be observed"
     return None if has_scale else "the forecast has no scale"
@@ -34,9 +34,9 @@ def no_forecasts(encoder: Encoder, *, has_scale: bool) -> str | None:
 
 @torch.inference_mode()
 def make_forecasts(encoder: Encoder, pictures: Pictures, *, seed: int) -> Forecasts:
-    """Two random global views of each image, by its place and the seed, each as forecast and as observation.
+    """Two random global views of each image, drawn by its position and the seed; each forecasts the other.
 
-    Views of the two kinds may be made with other chances of blur and solarisation, so both ways are measured.
+    The two views may have different probabilities of blur and solarisation, so both directions are measured.
     """
     method, device = encoder.method, encoder.device
     assert isinstance(method, Observes)
@@ -63,16 +63,16 @@ BETWEEN_VIEWS = "between_view_variance"
 def view_scores(
     encoder: Encoder, pictures: PictureSet, *, seed: int, count: int = UNCERTAINTY_VIEWS
 ) -> dict[str, Tensor]:
-    """The variance of the mean between random global views and, of forecasts with a scale, SCORES: (N,) each.
+    """The variance of the mean between random global views and, if forecasts have a scale, SCORES: (N,) each.
 
-    The views follow from an image's place and the seed, as those of Encoder.views do.
+    The views are drawn by an image's position and the seed, as in Encoder.views.
     """
     parts = [_scores(encoder, batch, seed=seed, count=count) for batch in set_batches(pictures, encoder, title="views")]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _scores(encoder: Encoder, batch: Batch, *, seed: int, count: int) -> dict[str, Tensor]:
-    # The encoder's own views and arithmetic: scores must be of the forecasts that its users are given.
+    # The same views and arithmetic as in Encoder.views, so that the scores are of the forecasts that users get.
     embeddings = [encoder._encode(view) for view in encoder._random_views(batch, count=count, seed=seed)]
     mean = torch.stack([embedding.mean.float() for embedding in embeddings])  # (V, n, K)
     scales = [embedding.scale.float() for embedding in embeddings if embedding.scale is not None]

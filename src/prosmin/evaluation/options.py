@@ -1,7 +1,7 @@
-"""What a protocol can be told beyond the images: one field an option of `prosmin evaluate`.
+"""The options of protocols: one field per option of `prosmin evaluate`.
 
-A field says which protocols read it. A result made with other values of the fields its protocol reads is not
-used again; the other fields do not concern it.
+A field names the protocols that read it. A result is reused only if the fields that its protocol reads have the
+same values.
 """
 
 import dataclasses
@@ -26,8 +26,6 @@ from prosmin.errors import UsageError
 
 DRAWS = 3
 BASELINES = ("all", "none")
-
-
 PROTOCOLS_HELP = (
     "of knn, linear, linear-paper, lowshot, semi, transfer, ood, uncertainty, corruption, pictures (default: the quick "
     "ones, which are knn, linear, ood, uncertainty, pictures and a short corruption)"
@@ -43,17 +41,17 @@ def option(default: Any, doc: str, *, form: str, read_by: tuple[str, ...], files
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Every field has a value that works without being given."""
+    """Every field has a default."""
 
     baselines: str = option(
         BASELINES[0],
-        "all, or none, which leaves raw pixels and untrained networks out, for half of the time (default: all)",
+        "all, or none: no raw pixels and untrained networks, in half of the time (default: all)",
         form="all|none",
         read_by=("knn", "linear", "lowshot", "ood"),
     )
     near: tuple[str, ...] = option(
         (),
-        "which of the sets of --ood are near the training images; near and far ones are averaged apart",
+        "those sets of --ood that are near the training images; means are then over near and far sets separately",
         form="SPEC,...",
         read_by=("ood",),
     )
@@ -82,7 +80,7 @@ class Options:
     )
     corruption_generator: str = option(
         GENERATORS[0],
-        "what makes generated corruptions: torch, in batches on any device, or imagecorruptions, the reference for "
+        "how corruptions are generated: torch, in batches on any device, or imagecorruptions, the reference for "
         "imagenet-c, on all cores (default: torch)",
         form="NAME",
         read_by=("corruption",),
@@ -92,14 +90,17 @@ class Options:
     )
     label_lists: tuple[str, ...] = option(
         (),
-        "files with the names of the labelled images, one a line, such as the published 1 % and 10 % lists "
+        "files with the names of the labelled images, one per line, such as the published 1 % and 10 % lists "
         "(default: balanced random subsets)",
         form="FILE,...",
         read_by=("lowshot", "semi"),
         files=True,
     )
     draws: int = option(
-        DRAWS, f"random subsets of labels for each share (default: {DRAWS})", form="N", read_by=("lowshot", "semi")
+        DRAWS,
+        f"random subsets of labels for 1 % and 10 % (default: {DRAWS})",
+        form="N",
+        read_by=("lowshot", "semi"),
     )
     linear_epochs: int = option(
         100, "epochs of the linear classifier on augmented images (default: 100)", form="N", read_by=("linear-paper",)
@@ -118,13 +119,13 @@ class Options:
         for name, usual in (("corruption_parameters", AUTO), ("corruption_generator", GENERATORS[0])):
             if self.corrupted is not None and getattr(self, name) != usual:
                 raise UsageError(
-                    f"{flag(name)} is of generated corruptions, but --corrupted {self.corrupted} is a stored set; "
-                    "give one of them."
+                    f"{flag(name)} is {getattr(self, name)}, but --corrupted {self.corrupted} is a stored set, so "
+                    "nothing is generated; give one of them."
                 )
         if self.label_lists and self.draws != DRAWS:
             raise UsageError(
-                f"--draws is {self.draws}, but the files of --label-lists take the place of random subsets, each a "
-                "draw; give one of them."
+                f"--draws is {self.draws}, but --label-lists gives the subsets of labels, so none are drawn; "
+                "give one of them."
             )
         for name in ("draws", "linear_epochs", "finetune_epochs"):
             value = getattr(self, name)
@@ -138,7 +139,7 @@ def flag(name: str) -> str:
 
 
 def read_options(texts: Mapping[str, str | None]) -> Options:
-    """The options of command-line texts by field name; None: not given."""
+    """The options from texts of the command line, by field name; None: not given."""
     hints = typing.get_type_hints(Options)
     given = {name: text for name, text in texts.items() if text is not None}
     return Options(**{name: convert(flag(name), text, hints[name]) for name, text in given.items()})
@@ -157,9 +158,9 @@ def files_of(options: Options, protocol: str) -> list[str]:
 
 
 def check_read(options: Options, protocols: Sequence[str], left_out: Mapping[str, str]) -> None:
-    """Refuse options that none of the protocols reads: they would be dropped without a word.
+    """Refuse options that none of the protocols reads: they would have no effect.
 
-    `left_out` says of protocols that were wanted too what they need.
+    `left_out` has the reason for each protocol that does not run.
     """
     unread: list[str] = []
     add: list[str] = []
@@ -171,10 +172,10 @@ def check_read(options: Options, protocols: Sequence[str], left_out: Mapping[str
             add += [] if needs else [readers[0]]
     if unread:
         more = ",".join(dict.fromkeys([*protocols, *add]))
-        do = f"add the protocols that read them: --protocols {more}" if add else "give what is needed"
+        do = f"add the protocols that read them: --protocols {more}" if add else "give what they need"
         raise UsageError(
             f"No protocol that is to run ({', '.join(protocols)}) reads {', '.join(unread)}. "
-            f"Leave out what is not read, or {do}."
+            f"Leave these options out, or {do}."
         )
 
 

@@ -1,4 +1,4 @@
-"""Which images an evaluation reads. Without splits, a fixed tenth of them takes the place of test."""
+"""Which images an evaluation reads. If there is no test split, a fixed tenth of the images replaces it."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from prosmin.errors import ProsminError, UsageError
 
 
 def common_classes(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...] | None:
-    """The names of the classes of two splits that count them alike; None where they do not.
+    """The class names of two splits with the same numbering; None if the numberings differ.
 
-    A split that has no image of a class may know it by its number alone, or not at all where it is the last.
+    A split without an image of some class may name it by its number, or not at all if it is the last.
     """
     names = []
     for number in range(max(len(first), len(second))):
@@ -22,26 +22,26 @@ def common_classes(first: Sequence[str], second: Sequence[str]) -> tuple[str, ..
         if len(known) > 1:
             return None
         names.append(known.pop() if known else str(number))
-    # Names that are numbers: a class that is missing in the middle has moved the others, who look like their places.
+    # Classes named by numbers: one that is missing in the middle shifts the others, so that a name occurs twice.
     return tuple(names) if len(set(names)) == len(names) else None
 
 
 def check_classes(
     first: Sequence[str], second: Sequence[str], *, specs: tuple[str, str], advice: str
 ) -> tuple[str, ...]:
-    """The common classes; an error that names some of the others, and what to do, where there are others."""
+    """The common classes; an error with some differing names and the advice if the classes differ."""
     common = common_classes(first, second)
     if common is None:
         different = sorted(set(first) ^ set(second))[:5]
         raise ProsminError(
-            f"{specs[0]} and {specs[1]} have other classes, such as {', '.join(different) or 'their order'}{advice}"
+            f"{specs[0]} and {specs[1]} have different classes, such as {', '.join(different) or 'their order'}{advice}"
         )
     return common
 
 
 UNLABELLED = "without_labels"
-"""The setting of a result that says why nothing in it was judged by labels."""
-LEAST, MOST = 10, 2000  # images of a tenth, and the least that must remain beside it
+"""The setting of a result that says why labels were not used."""
+LEAST, MOST = 10, 2000  # images of the tenth; the rest must have LEAST or more, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class NamedSets:
     """The SPECs by name: train, test, then the out-of-distribution sets."""
 
     specs: dict[str, str]
-    own_tenth: bool = False  # test is a tenth of the images that train names, train the rest
+    own_tenth: bool = False  # test is a tenth of the images that train names, and train is the rest
     learned: bool = False  # the encoder was trained on the images that train names
 
     @property
@@ -59,21 +59,21 @@ class NamedSets:
 
     @property
     def data(self) -> dict[str, str]:
-        """The images as a result names them: a tenth of a set is not the set."""
+        """The images as a result names them."""
         return self.specs | ({"test": tenth_of(self.specs["train"])} if self.own_tenth else {})
 
     @property
     def note(self) -> str | None:
-        """What must be known about the test images before a number is believed; None where they are a split."""
+        """A warning if the test images are not an independent test split; else None."""
         train = self.specs["train"]
         if self.own_tenth:
-            seen = "; the encoder has learned from these images too, so they are no unseen test"
+            seen = "; the encoder was trained on these images, so this is not an unseen test set"
             return (
-                f"{train} has no test split: a tenth of it ({LEAST} to {MOST} images, fixed by their names) takes "
-                f"its place{seen if self.learned else ''}"
+                f"{train} has no test split: a tenth of it ({LEAST} to {MOST} images, chosen by their names) "
+                f"is used instead{seen if self.learned else ''}"
             )
         if same_pictures(train, self.specs["test"]):
-            return f"--data and --test both name {train}: what is measured is no test, every image is found in train"
+            return f"--data and --test both name {train}: this is not a test, since every image is also in train"
         return None
 
     @property
@@ -91,22 +91,22 @@ def named_sets(data: str, test: str | None, ood: Sequence[str] | None, *, learne
         return NamedSets(specs={"train": data, "test": test} | outside)
     try:
         found = {part: split_spec(data, part) for part in ("train", "test")}
-    except UsageError:  # a SPEC that names nothing at all is refused where it is opened, by a better sentence
+    except UsageError:  # no splits; a SPEC that names nothing is refused where it is opened
         return NamedSets(
             specs={"train": data, "test": data} | outside, own_tenth=True, learned=same_pictures(data, learned_from)
         )
     if data not in found.values() and "@" in data:
-        open_source(data)  # a split that there is not is refused, though others of the same set are read
+        open_source(data)  # an error if the split does not exist
     return NamedSets(specs=found | outside)
 
 
 def same_pictures(first: str, second: str) -> bool:
-    """Whether two SPECs name one place, however its path is written."""
+    """Whether two SPECs name the same place, however its path is written."""
     return first == second or place_of(first) == place_of(second)
 
 
 def tenth_of(spec: str) -> str:
-    """What a result calls the tenth of a set."""
+    """How a result names the tenth of a set."""
     return f"a tenth of {spec}"
 
 
@@ -117,15 +117,14 @@ def data_arguments(data: dict[str, str]) -> list[str]:
 
 
 def tenth_by_name(keys: Sequence[str], *, spec: str) -> Tensor:
-    """True for the tenth that takes the place of test, LEAST to MOST images: (N,) mask.
+    """True for the tenth that replaces test, LEAST to MOST images: (N,) mask.
 
-    A hash of its name decides about an image, not its place: with a few more images in the folder nearly the same
-    ones are taken.
+    A hash of the name decides, not the position: adding a few images to the folder changes the choice little.
     """
     if len(keys) < 2 * LEAST:
         raise ProsminError(
-            f"{spec} has no test split, and of its {len(keys)} images none can be set apart: allowed are "
-            f"{2 * LEAST} or more. Name test images with --test SPEC."
+            f"{spec} has no test split and {len(keys)} images, too few to set a tenth apart; allowed: "
+            f"{2 * LEAST} or more. Give test images with --test SPEC."
         )
     count = min(max(round(len(keys) / 10), LEAST), MOST)
     digests = [hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=8).digest() for key in keys]

@@ -1,4 +1,4 @@
-"""Does the uncertainty rise as an image gets worse; how sharp an image is, as a control."""
+"""Does the uncertainty rise as an image gets worse? And how sharp an image is, as a control."""
 
 import copy
 import dataclasses
@@ -47,7 +47,7 @@ _BATCH = 256
 
 
 class Worsened(NamedTuple):
-    """Curves by kind, why a kind was left out, and the table of corruptions that says how strong a severity is."""
+    """Curves by kind, the reason for each kind left out, and the name of the table of severities."""
 
     curves: dict[str, Any]
     left_out: dict[str, str]
@@ -55,10 +55,10 @@ class Worsened(NamedTuple):
 
 
 def severity_curves(encoder: Encoder, pictures: Pictures, *, seed: int) -> Worsened:
-    """The uncertainty by kind and severity, from 0, the image as the encoder sees it or, of crops, all of it, to 5.
+    """The uncertainty by kind and severity, from 0 (the unchanged image) to 5.
 
-    strength: share of the area kept, sigma in pixels, deviation; mean, and the quartiles low and high, over the
-    images; spearman: the rank correlation of an image's uncertainty with the severity, its mean over the images.
+    strength: share of the area kept, sigma in pixels, standard deviation. mean, low, high: mean and quartiles over
+    the images. spearman: the rank correlation of an image's uncertainty with the severity, averaged over the images.
     """
     whole = seeing_all(encoder)
     seen = framed(pictures, encoder.config.views)
@@ -67,7 +67,7 @@ def severity_curves(encoder: Encoder, pictures: Pictures, *, seed: int) -> Worse
     strengths |= {kind: (0.0, *PARAMETERS[parameters][name]) for kind, name in _CORRUPTIONS.items()}
 
     def worsened(kind: str, severity: int) -> Pictures:
-        if kind == "crop":  # of all of an image, as in training
+        if kind == "crop":  # from the whole image, as in training
             return crops(pictures, AREAS[severity - 1], encoder.config.views, seed=seed)
         name = _CORRUPTIONS[kind]
         return corrupt(seen, name, severity, seed=seed, parameters=parameters, device=encoder.device)
@@ -78,7 +78,7 @@ def severity_curves(encoder: Encoder, pictures: Pictures, *, seed: int) -> Worse
     for kind, strength in strengths.items():
         try:
             worse = [whole.uncertainty(worsened(kind, severity)) for severity in SEVERITIES]
-            # Shares of the whole image are held against all of it: an encoder may look at its centre only.
+            # Crops are compared with the whole image: the encoder may see only its centre.
             full = clean if kind != "crop" else whole.uncertainty(crops(pictures, 1.0, encoder.config.views, seed=seed))
         except ProsminError as error:  # images too small for a corruption to be defined
             left_out[kind] = str(error)
@@ -88,7 +88,7 @@ def severity_curves(encoder: Encoder, pictures: Pictures, *, seed: int) -> Worse
 
 
 def seeing_all(encoder: Encoder) -> Encoder:
-    """The encoder for images that are cut already: it is not to cut them once more."""
+    """The encoder for images that are cropped already: it does not crop them again."""
     whole = copy.copy(encoder)
     whole.config = dataclasses.replace(encoder.config, views=dataclasses.replace(encoder.config.views, crop_share=1.0))
     return whole
@@ -98,13 +98,13 @@ def seeing_all(encoder: Encoder) -> Encoder:
 def crops(pictures: Pictures, area: float, views: ViewsConfig, *, seed: int) -> Pictures:
     """A random resized crop of each image that keeps this share of its area, at the size of a view.
 
-    An image's crops of all areas are drawn with the same numbers: they lie about one place and have one shape.
+    Crops of different areas use the same random numbers: they have about the same centre and aspect ratio.
     """
     key = randomness.key(seed, 0, "severity: crops")
     numbers = randomness.uniform(key, torch.arange(len(pictures)), BOX_NUMBERS)
     sizes = pictures.sizes.cpu()
     boxes = random_boxes(numbers[:, None], sizes, scale=(area, area), ratio=views.ratio)[:, 0]
-    if area == 1.0:  # all of it, whatever its shape
+    if area == 1.0:  # the whole image, whatever its aspect ratio
         boxes = torch.cat([torch.zeros_like(sizes), sizes], dim=1).to(boxes)
     images = pictures.images.new_empty(len(pictures), 3, views.global_size, views.global_size)
     for places in torch.arange(len(pictures)).split(_BATCH):
@@ -115,9 +115,9 @@ def crops(pictures: Pictures, area: float, views: ViewsConfig, *, seed: int) -> 
 
 
 def _curve(uncertainty: Tensor) -> dict[str, Any]:
-    """Of the uncertainties by severity (N, 6)."""
+    """The curve of uncertainties by severity (N, 6)."""
     severity = torch.arange(uncertainty.shape[1])
-    # An image whose uncertainty never moves has no correlation; it counts as one that does not react.
+    # An image whose uncertainty is constant has no correlation: it counts as 0.
     each = spearman(uncertainty, severity.expand_as(uncertainty)).nan_to_num(0.0)
     low, high = torch.quantile(uncertainty.double(), torch.tensor([0.25, 0.75], dtype=torch.float64), dim=0)
     return {

@@ -82,7 +82,7 @@ def test_a_long_curve_is_thinned_and_ends_at_the_error_rate() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ProsminError, match="one uncertainty an image"):
+    with pytest.raises(ProsminError, match="shape"):
         risk_coverage(torch.ones(3), torch.ones(4))
     with pytest.raises(ProsminError, match="not finite"):
         risk_coverage(torch.ones(2), torch.tensor([0.0, torch.nan]))

@@ -73,7 +73,7 @@ def test_parts_side_by_side_are_solved_as_if_alone(monkeypatch: pytest.MonkeyPat
     features[:60, 3] = 7.0
     seen = torch.arange(300) < torch.tensor([[60], [200], [300]])
     problem = prepare(features, labels, classes=4)
-    monkeypatch.setattr(logistic, "_ANSWERS", together * 300 * 4)
+    monkeypatch.setattr(logistic, "_LOGITS", together * 300 * 4)
     first = logistic.solve(problem, 1e-1, seen=seen)
     second = logistic.solve(problem, 1e-3, seen=seen, start=first)
     new, _ = toy(50, seed=1)

@@ -168,7 +168,7 @@ def test_stored_sets_give_what_generating_gives(context, sets, tmp_path):
         assert stored.settings["generators"] == dict.fromkeys(names, "stored")
         assert stored.settings["left_out"] == {"frost": "not in the set"}
         assert stored.metrics == pytest.approx(generated.metrics, abs=1e-6)  # folders have another order
-    with pytest.raises(ProsminError, match=r"has none of the corruptions asked for, snow; it has: fog, pixelate"):
+    with pytest.raises(ProsminError, match=r"snow; it has: fog, pixelate"):
         corruption.run(context(corrupted=f"folder:{arrays}", corruptions=("snow",)))
 
 
@@ -276,14 +276,14 @@ def test_the_reference_package_can_be_asked_for(context):
     own = corruption.run(context(corruptions=("brightness",), severities=(5,), corruption_parameters="imagenet-c"))
     assert found.metrics["mean_nll"] == pytest.approx(own.metrics["mean_nll"], rel=1e-2)
     # Severities far stronger than those it would have had are never slipped in with it.
-    with pytest.raises(UsageError, match=r"at 32 px auto means cifar-10-c\. Add --corruption-parameters imagenet-c"):
+    with pytest.raises(UsageError, match=r"32 px .*cifar-10-c.*--corruption-parameters imagenet-c"):
         corrupted.check_corrupted(context(**chosen))
 
 
 def test_what_would_stop_it_is_found_before(context, tiny, sets, tmp_path):
     corrupted.check_corrupted(context())
     small = dataclasses.replace(tiny(), views=dataclasses.replace(tiny().views, crop_share=0.75))
-    with pytest.raises(ProsminError, match=r"the encoder sees 24 x 24 pixels; .* from 32 pixels"):
+    with pytest.raises(ProsminError, match=r"24 x 24 pixels.* 32 pixels"):
         corrupted.check_corrupted(Context(untrained(small), sets))
     with pytest.raises(ProsminError, match="holds no corruption"):
         corrupted.check_corrupted(context(corrupted=f"folder:{tmp_path}"))
@@ -298,9 +298,9 @@ def test_wrong_options_are_sentences():
         Options(corruptions=("fog", "fog"))
     with pytest.raises(UsageError, match=r"are 'cifar'; allowed: auto, imagenet-c, cifar-10-c\."):
         Options(corruption_parameters="cifar")
-    with pytest.raises(UsageError, match=r"of generated corruptions, but --corrupted folder:x is a stored set"):
+    with pytest.raises(UsageError, match=r"--corruption-parameters is .*--corrupted folder:x"):
         Options(corruption_parameters="imagenet-c", corrupted="folder:x")
-    with pytest.raises(UsageError, match=r"--corruption-generator is of generated corruptions, but --corrupted"):
+    with pytest.raises(UsageError, match=r"--corruption-generator is .*--corrupted folder:x"):
         Options(corruption_generator="imagecorruptions", corrupted="folder:x")
     with pytest.raises(UsageError, match=r"is 'imagecorruptions'; allowed with parameters cifar-10-c: torch\."):
         Options(corruption_generator="imagecorruptions", corruption_parameters="cifar-10-c")

@@ -86,7 +86,7 @@ class TestTooFew:
 
     def test_labels_that_leave_nothing_to_choose_on_are_left_out(self, context):
         _, left_out = labelled_shares(context(train=400))
-        assert "4 labels of 4 classes leave none to make choices on" in left_out["1pct"]
+        assert "4 labels of 4 classes" in left_out["1pct"]
 
     def test_no_share_at_all_is_a_sentence(self, context):
         with pytest.raises(ProsminError, match=r"toy has too few labels\. A share of 0\.01 of 30 labels is 0, fewer"):
@@ -114,14 +114,14 @@ class TestLists:
     def test_unknown_names_are_counted(self, tmp_path):
         path = tmp_path / "list.txt"
         self.write(path, ["0000.png", "nowhere.png", "else.png"])
-        with pytest.raises(ProsminError, match=r"2 of the 3 names in .*list\.txt belong to no image of toy.*nowhere"):
+        with pytest.raises(ProsminError, match=r"2 of the 3 names in .*list\.txt .*toy.*nowhere"):
             read_list(path, toy(8))
 
     def test_a_file_name_that_several_pictures_have_needs_its_folder(self, tmp_path):
         pictures = dataclasses.replace(toy(4), keys=("a/1.png", "b/1.png", "a/2.png", "b/3.png"))
         path = tmp_path / "list.txt"
         self.write(path, ["1.png"])
-        with pytest.raises(ProsminError, match="or to several"):
+        with pytest.raises(ProsminError, match="or several"):
             read_list(path, pictures)
         self.write(path, ["b/1.png", "2.png"])
         assert read_list(path, pictures).tolist() == [1, 2]
@@ -131,7 +131,7 @@ class TestLists:
         for names, said in (
             ([], "is empty"),
             ([keys[0], keys[4], keys[1]], "names images of 2 of the 4 classes"),
-            (keys[:4], "leave none to make choices on"),
+            (keys[:4], "4 labels of 4 classes"),
         ):
             with pytest.raises(ProsminError, match=said):
                 labelled_shares(context(label_lists=(self.write(tmp_path / "list.txt", names),)))

@@ -110,7 +110,7 @@ def test_without_labels_all_but_right_and_wrong_is_measured(result: Result) -> N
     # Held-out train is another tenth without labels, so what is fitted on it differs; what is not, does not.
     for name in COVERAGE | {"spearman_sharpness", "spearman_blur", "pit_distance"}:
         assert found.metrics[name] == result.metrics[name], name
-    assert found.settings["answer"].endswith("R-AUROC, recall and risk against coverage need labels")
+    assert found.settings["answer"].endswith("R-AUROC, recall and risk need labels")
     assert (set(found.curves), found.sets) == ({"coverage", "pit", "severity"}, {})
     assert "correct" not in found.arrays
     np.testing.assert_array_equal(found.arrays["thumbnail_key"], result.arrays["thumbnail_key"])

@@ -10,11 +10,11 @@ from prosmin.randomness import generator
 DRAWS = 1000
 
 
-@lru_cache(maxsize=4)  # many answers are judged on the same images, whose features take more than this
+@lru_cache(maxsize=4)  # many predictions are measured on the same images
 def times_drawn(count: int, *, draws: int, seed: int, purpose: str, device: torch.device) -> Tensor:
-    """How often each of N images comes up when N are drawn with replacement, float64: (draws, N).
+    """How often each of N images occurs when N are drawn with replacement, float64: (draws, N).
 
-    Its product with (N, M) sums over all draws at once, in an order that a GPU repeats to the bit.
+    Its product with (N, M) gives the sums of all draws at once, deterministically also on a GPU.
     """
     chosen = torch.randint(count, (draws, count), generator=generator(seed, 0, purpose))
     once = torch.ones((), dtype=torch.float64).expand_as(chosen)
@@ -34,6 +34,6 @@ def interval(draws: Tensor) -> tuple[float, float]:
 
 
 def with_interval(name: str, value: float, draws: Tensor) -> dict[str, float]:
-    """A number and the ends of its interval, under the names that results give them."""
+    """A metric and the ends of its interval, by their names in a result."""
     low, high = interval(draws)
     return {name: value, f"{name}_low": low, f"{name}_high": high}

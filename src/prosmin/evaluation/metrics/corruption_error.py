@@ -20,7 +20,7 @@ ALEXNET = dict(
 """AlexNet's top-1 error on ImageNet-C, the mean over the five severities."""
 
 ALEXNET_CLEAN = 0.4348
-"""Its top-1 error on ImageNet: torchvision's weights, 56.52 % right."""
+"""Its top-1 error on ImageNet: torchvision's weights, 56.52 % correct."""
 
 
 def mean_corruption_error(errors: Mapping[str, float]) -> float:
@@ -30,7 +30,7 @@ def mean_corruption_error(errors: Mapping[str, float]) -> float:
 
 
 def relative_mean_corruption_error(errors: Mapping[str, float], clean: float) -> float:
-    """Relative mCE: the mean of (E_c - E) / (A_c - A), the loss of each against its own clean error."""
+    """Relative mCE: the mean of (E_c - E) / (A_c - A), the increase over the clean error, relative to AlexNet's."""
     _check(errors)
     return sum((errors[name] - clean) / (ALEXNET[name] - ALEXNET_CLEAN) for name in COMMON) / len(COMMON)
 

@@ -1,4 +1,4 @@
-"""Do the forecasts N(mean, scale^2) hold what they promise: coverage of what is observed, and its PIT.
+"""Calibration of the forecasts N(mean, scale^2): coverage of the observations, and the PIT.
 
 Shapes: mean, scale and observed are (V, N, K): V forecasts of each of N images with K coordinates.
 """
@@ -14,17 +14,17 @@ from prosmin.evaluation.metrics.bootstrap import resampled_means, with_interval
 LEVELS = (0.5, 0.9, 0.95)
 CURVE = tuple(i / 20 for i in range(1, 20))  # levels of the curve
 BINS = 20  # of the PIT histogram
-_SMALLEST_SCALE = 1e-12  # a coordinate forecast without spread is missed, not divided by zero
+_SMALLEST_SCALE = 1e-12  # avoids division by zero for a coordinate with scale 0
 
 
 def standardised(forecasts: Forecasts) -> Tensor:
-    """(observed - mean) / scale, standard normal where the forecasts are right: (V, N, K)."""
+    """(observed - mean) / scale, standard normal if the forecasts are right: (V, N, K)."""
     mean, scale, observed = forecasts
     return (observed - mean) / scale.clamp_min(_SMALLEST_SCALE)
 
 
 def coordinate_pit(errors: Tensor) -> Tensor:
-    """The forecast distribution function at the observation, uniform where the forecasts are right: (V, N, K)."""
+    """The forecast distribution function at the observation, uniform if the forecasts are right: (V, N, K)."""
     return torch.special.ndtr(errors)
 
 
@@ -35,11 +35,11 @@ def joint_pit(errors: Tensor) -> Tensor:
 
 
 def reachable(errors: Tensor, level: float) -> float:
-    """The share within the ellipsoid of `level` if every spread were right and errors went together as they do here.
+    """The share within the ellipsoid of `level` if every scale were right and errors were correlated as they are here.
 
     Squared lengths of errors with covariance R, of K coordinates with variance 1, have mean K and variance 2 tr(R^2):
-    by Satterthwaite (1946) a gamma distribution with these. R is that of the errors, each coordinate brought to
-    variance 1; tr(R^2) is the mean squared product of the errors of two images, which needs no R: (V, N, K).
+    by Satterthwaite (1946) a gamma distribution with these. R is that of the errors, each coordinate scaled to
+    variance 1; tr(R^2) is the mean squared product of the errors of two images, without computing R: (V, N, K).
     """
     each = errors.double() / errors.double().square().mean((0, 1)).sqrt().clamp_min(_SMALLEST_SCALE)
     pictures, size = each.shape[1:]
@@ -51,7 +51,7 @@ def reachable(errors: Tensor, level: float) -> float:
 
 
 def _chi_square_quantile(level: float, degrees: int) -> float:
-    """By bisection: torch has the distribution function alone."""
+    """By bisection: torch has the distribution function only."""
     half, low, high = torch.tensor(degrees / 2, dtype=torch.float64), 0.0, 10.0 * degrees + 100.0
     for _ in range(80):
         middle = (low + high) / 2
@@ -61,7 +61,7 @@ def _chi_square_quantile(level: float, degrees: int) -> float:
 
 
 def uniform_distance(values: Tensor) -> float:
-    """Kolmogorov and Smirnov's: the largest gap between the values' distribution function and the uniform one."""
+    """Kolmogorov-Smirnov: the largest gap between the empirical distribution function and the uniform one."""
     ordered = values.flatten().double().sort().values
     steps = torch.arange(len(ordered) + 1, dtype=torch.float64, device=ordered.device) / len(ordered)
     return torch.maximum(steps[1:] - ordered, ordered - steps[:-1]).max().item()
@@ -71,9 +71,9 @@ def judge_coverage(forecasts: Forecasts, *, seed: int) -> tuple[dict[str, float]
     """The metrics, and the curves of a figure.
 
     coverage_P: share of the coordinates within their central interval of P %, with a 95 % interval over images.
-    joint_coverage_P: share of the observations within the ellipsoid that holds P % of the forecast.
-    joint_coverage_P_reachable: the same if every coordinate's spread were right; errors that go together reach less.
-    squared_error_ratio: mean of ((observed - mean) / scale)^2; 1 where the spread is right, 4 at half of it.
+    joint_coverage_P: share of the observations within the ellipsoid that contains P % of the forecast.
+    joint_coverage_P_reachable: the same if every coordinate's scale were right; correlated errors lower it.
+    squared_error_ratio: mean of ((observed - mean) / scale)^2; 1 if the scale is right, 4 if it is half of that.
     pit_distance: the largest gap between the PIT's distribution function and the uniform one.
     """
     errors = standardised(forecasts)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-NORMAL = 1.959964  # 95 % of a normal distribution lie within so many standard deviations
+NORMAL = 1.959964  # 95 % of a normal distribution are within this many standard deviations
 
 
 def wilson(share: float, size: int) -> tuple[float, float]:
@@ -19,10 +19,10 @@ def wilson(share: float, size: int) -> tuple[float, float]:
 def auroc_interval(inside: np.ndarray, outside: Sequence[np.ndarray]) -> tuple[float, float]:
     """The 95 % interval of an AUROC, or of its mean over several sets against one: (n,), (m,) each.
 
-    DeLong's: the variance of how each score ranks among the others' scores. Sets that share the familiar images
-    share their luck too, so a familiar image's rank is averaged over the sets first.
+    DeLong's: the variance of each score's rank among the scores of the other class. The sets are compared with the
+    same in-distribution images, so the rank of an in-distribution image is averaged over the sets first.
     """
-    ranks_out = [_above(scores, inside) for scores in outside]  # of a strange image: familiar ones below it
+    ranks_out = [_above(scores, inside) for scores in outside]  # share of inside below an OOD score
     ranks_in = np.mean([1 - _above(inside, scores) for scores in outside], axis=0)
     middle = float(np.mean([ranks.mean() for ranks in ranks_out]))
     variance = _variance_of_mean(ranks_in)

@@ -33,8 +33,8 @@ def auroc(negatives: Tensor, positives: Tensor) -> float:
 def average_precision(negatives: Tensor, positives: Tensor) -> float:
     """Area under the precision-recall curve by steps: the precision at each positive, averaged.
 
-    The threshold sits at the positive's own score, so all items that tie with it are let in with it.
-    (The trapezoid rule of some packages is too kind: between two points precision does not run straight.)
+    The threshold is the score of the positive, so all items that tie with it are included.
+    (The trapezoid rule of some packages is too optimistic: precision is not linear between two points.)
     """
     low, high = negatives.double().sort().values, positives.double().sort().values
     true_positives = len(high) - torch.searchsorted(high, high, right=False)
@@ -43,7 +43,7 @@ def average_precision(negatives: Tensor, positives: Tensor) -> float:
 
 
 def ood_metrics(scores_in: Tensor, scores_out: Tensor) -> dict[str, float]:
-    """How well the scores tell OOD images (n_out,) from in-distribution ones (n_in,).
+    """How well the scores separate OOD images (n_out,) from in-distribution ones (n_in,).
 
     auroc, aupr_out: OOD is the positive class. aupr_in: in-distribution is. Both aupr are average precisions.
     fpr_at_95_tpr_in: share of OOD accepted when at least 95 % of in-distribution is accepted.
@@ -56,7 +56,7 @@ def ood_metrics(scores_in: Tensor, scores_out: Tensor) -> dict[str, float]:
                 f"The {name} scores have shape {tuple(scores.shape)}; allowed: one score for each of 2 or more images."
             )
         if not bool(torch.isfinite(scores).all()):
-            raise ProsminError(f"The {name} scores hold values that are not finite; look for NaN in the features.")
+            raise ProsminError(f"The {name} scores contain values that are not finite; look for NaN in the features.")
     return {
         "auroc": auroc(scores_in, scores_out),
         "aupr_in": average_precision(-scores_out, -scores_in),
@@ -68,6 +68,6 @@ def ood_metrics(scores_in: Tensor, scores_out: Tensor) -> dict[str, float]:
 
 def _false_share(negatives: Tensor, positives: Tensor) -> float:
     """Share of negatives at or above the highest threshold that at least 95 % of the positives reach."""
-    needed = -(-95 * len(positives) // 100)  # rounded up, in whole numbers: 0.95 is not one in floating point
+    needed = -(-95 * len(positives) // 100)  # rounded up, in integers: 0.95 is not exact in floating point
     threshold = positives.double().sort(descending=True).values[needed - 1]
     return (negatives.double() >= threshold).double().mean().item()

@@ -1,4 +1,4 @@
-"""Does the uncertainty know where the representation is wrong? Retrieval and selective prediction."""
+"""Does the uncertainty predict where the representation is wrong? Retrieval and selective prediction."""
 
 import math
 
@@ -13,8 +13,8 @@ from prosmin.evaluation.metrics.ranking import auroc
 def right_neighbours(features: Tensor, labels: Tensor, groups: Tensor | None = None) -> Tensor:
     """Whether the nearest other image, by cosine, has the image's class: (N, D), (N,) -> (N,).
 
-    With `groups` (N,), numbers of images that overlap, it is the nearest of another group. Their share is R@1 of the
-    URL benchmark (Kirchhof et al., 2023), `r_auroc` is its R-AUROC.
+    With `groups` (N,) of overlapping images, it is the nearest image of another group. The share of True is R@1 of
+    the URL benchmark (Kirchhof et al., 2023), and `r_auroc` is its R-AUROC.
     """
     _, indices = nearest(features, features, 1, exclude_self=True, groups=groups)
     labels = labels.to(features.device)
@@ -22,7 +22,7 @@ def right_neighbours(features: Tensor, labels: Tensor, groups: Tensor | None = N
 
 
 def r_auroc(right: Tensor, uncertainty: Tensor) -> float:
-    """AUROC of the uncertainty for a wrong neighbour: (N,), (N,); NaN where all neighbours are right, or none is."""
+    """AUROC of the uncertainty for a wrong neighbour: (N,), (N,); NaN if all neighbours are right, or none."""
     _check(right, uncertainty)
     uncertainty = uncertainty.to(right.device)
     one_sided = bool(right.all()) or not bool(right.any())
@@ -33,9 +33,9 @@ def risk_coverage(correct: Tensor, uncertainty: Tensor, *, points: int = 100) ->
     """Error among the most certain images, by the share that is answered: correct (N,), uncertainty (N,).
 
     coverage, risk: the curve at `points` shares. aurc: mean risk over the coverages 1/N, 2/N, ..., 1.
-    aurc_optimal: the same when all wrong answers are the least certain.
-    aurc_random: the expectation when the order says nothing, which is the error rate.
-    Images of equal uncertainty have no order: the mean over their orders is taken.
+    aurc_optimal: the same if all wrong answers are the least certain.
+    aurc_random: the expectation in random order, which is the error rate.
+    Images of equal uncertainty are averaged over their orders.
     """
     _check(correct, uncertainty)
     wrong = 1 - correct.double().cpu()
@@ -59,7 +59,7 @@ def _check(correct: Tensor, uncertainty: Tensor) -> None:
     if correct.shape != uncertainty.shape or correct.ndim != 1 or len(correct) == 0:
         raise ProsminError(
             f"The answers have shape {tuple(correct.shape)}, the uncertainties {tuple(uncertainty.shape)}; "
-            "allowed: one uncertainty an image."
+            "allowed: one uncertainty per image."
         )
     if not bool(torch.isfinite(uncertainty).all()):
-        raise ProsminError("The uncertainties hold values that are not finite; look for NaN in the features.")
+        raise ProsminError("The uncertainties contain values that are not finite; look for NaN in the features.")

@@ -1,4 +1,4 @@
-"""What a scale of its own for every image is worth: the energy score beside that of simpler forecasts."""
+"""Skill of a scale per image: the energy score compared with that of simpler forecasts."""
 
 import math
 
@@ -11,16 +11,16 @@ from prosmin.evaluation.metrics.bootstrap import resampled_means, with_interval
 from prosmin.scoring import approximate_energy_score, gaussian_energy_score
 
 SAMPLES = 8
-_VALUES = 2**24  # numbers held at once by the sampled score
+_VALUES = 2**24  # numbers in memory at once for the sampled score
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
-_SMALLEST_SCALE = 1e-12  # of a coordinate that never errs
+_SMALLEST_SCALE = 1e-12  # of a coordinate without error
 _STEPS = 24  # of the golden section: 0.618^24 is 1e-5 of the range
 
 
 def energy_scores(forecasts: Forecasts, *, seed: int) -> Tensor:
     """The score of each image, the mean over its views: (V, N, K) -> (N,).
 
-    An image's noise follows from its place: forecasts of the same images are compared under the same noise.
+    The noise depends on the image's position: forecasts of the same images are compared under the same noise.
     """
     views, pictures, size = forecasts.mean.shape
     key = randomness.key(seed, 0, "energy skill")
@@ -49,7 +49,7 @@ def _fit_factor(forecasts: Forecasts, shape: Tensor) -> float:
     """The factor of scales (1, 1, K) that, with these means, has the least energy score.
 
     E|D + s eps| is convex in s and the pair term is linear: there is one minimum, found by golden section. It lies
-    at the root mean square error of an image's coordinates where all images have the same, else between them.
+    between the smallest and the largest root mean square error of an image.
     """
     error = forecasts.observed - forecasts.mean
 
@@ -78,19 +78,19 @@ def with_constant_scale(forecasts: Forecasts, scale: float | Tensor) -> Forecast
 
 
 def climatology(forecasts: Forecasts, known: Forecasts) -> Forecasts:
-    """A forecast that does not look at the image: the mean and the spread of what was observed of other images."""
+    """A forecast that ignores the image: the mean and the standard deviation of the observations of other images."""
     seen = known.observed.flatten(0, 1)
     spread = seen.std(0, correction=0)
     return forecasts._replace(mean=seen.mean(0).expand_as(forecasts.mean), scale=spread.expand_as(forecasts.scale))
 
 
 def judge_skill(forecasts: Forecasts, known: Forecasts, *, seed: int) -> tuple[dict[str, float], float]:
-    """The metrics with 95 % intervals over images, and the constant scale; it and the climatology are of `known`.
+    """The metrics with 95 % intervals over images, and the constant scale. Reference forecasts are fitted on `known`.
 
     energy_skill: 1 - score / score of the same means with one constant scale.
     energy_skill_coordinates: 1 - score / score of the same means with a constant scale for each coordinate.
-    energy_skill_climatology: 1 - score / score of a forecast that does not look at the image.
-    Above 0 the forecast is better, at 1 perfect.
+    energy_skill_climatology: 1 - score / score of a forecast that ignores the image.
+    Above 0 the forecast is better than the reference; 1 is perfect.
     """
     scale = fit_constant_scale(known)
     rivals = {

@@ -89,7 +89,7 @@ METRICS = {
     "energy_score": Metric("energy score of the forecasts"),
     "energy_skill": Metric("energy-score skill against one constant scale", "higher", short="energy skill", main=True),
     "energy_skill_coordinates": Metric("energy-score skill against a constant scale for each coordinate", "higher"),
-    "energy_skill_climatology": Metric("energy-score skill against not looking at the image", "higher"),
+    "energy_skill_climatology": Metric("energy-score skill against a forecast that ignores the image", "higher"),
     "spearman_crop": Metric("rank correlation with smaller crops", "higher", short="Spearman crop"),
     "spearman_blur": Metric("rank correlation with blur", "higher", short="Spearman blur"),
     "spearman_noise": Metric("rank correlation with noise", "higher", short="Spearman noise"),

@@ -1,4 +1,4 @@
-"""Choices are made on a held-out tenth of the training images, never on test: which tenth, and kNN on it."""
+"""kNN on a held-out tenth of the training images, for choices that must not use test."""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from prosmin.evaluation.batches import set_batches
 
 
 def held_out_knn(encoder: Encoder, pictures: PictureSet, *, seed: int = 0) -> dict[str, float]:
-    """kNN top-1 (k 20) of the held-out tenth, the other nine tenths as the bank."""
+    """kNN top-1 (k = 20) of the held-out tenth, with the other nine tenths as the bank."""
     if pictures.labels is None:
         raise ProsminError(f"{pictures.spec} has no labels; kNN needs them.")
     features, readable = _embed(encoder, pictures)
@@ -22,7 +22,7 @@ def held_out_knn(encoder: Encoder, pictures: PictureSet, *, seed: int = 0) -> di
 
 
 def _embed(encoder: Encoder, pictures: PictureSet) -> tuple[Tensor, Tensor]:
-    """Features alone, since K numbers an image may be gigabytes, and the places of the images that can be read."""
+    """Features, not forecasts, which may take gigabytes; and the indices of the readable images."""
     if isinstance(pictures, Pictures):
         return encoder.features(pictures), torch.arange(len(pictures))
     features, places = [], []

@@ -16,7 +16,7 @@ from prosmin.evaluation.context import Context
 
 SHARES = (0.01, 0.10)
 FOLDS = 5
-"""Choices within a small subset are made by predicting each fold with the model of the others."""
+"""Choices within a small subset are made by cross-validation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Share:
 
 
 def labelled_shares(context: Context) -> tuple[list[Share], dict[str, str]]:
-    """The shares that can be measured, and a sentence for each that cannot."""
+    """The shares that can be measured, and the reason for each that cannot."""
     lists = context.options.label_lists
     return _published(context, lists) if lists else _drawn(context)
 
@@ -70,7 +70,7 @@ def _drawn(context: Context) -> tuple[list[Share], dict[str, str]]:
 
 
 def _published(context: Context, files: Sequence[str]) -> tuple[list[Share], dict[str, str]]:
-    """One subset a file; files of one size are draws of one share."""
+    """One subset per file; files of the same size are draws of one share."""
     train, labels = context.sets["train"], context.labels("train")
     found: dict[str, list[Tensor]] = {}
     for file in files:
@@ -79,7 +79,7 @@ def _published(context: Context, files: Sequence[str]) -> tuple[list[Share], dic
         if classes < context.classes:
             raise ProsminError(
                 f"{file} names images of {classes} of the {context.classes} classes of {train.spec}; "
-                "allowed: at least one image a class."
+                "allowed: at least one image per class."
             )
         _check_folds(context, subset)
         found.setdefault(_name(len(subset) / len(train)), []).append(subset)
@@ -87,13 +87,13 @@ def _published(context: Context, files: Sequence[str]) -> tuple[list[Share], dic
 
 
 def read_list(file: Path, pictures: PictureSet) -> Tensor:
-    """The indices, rising, of the images a list names: whole keys, or file names where those are unique."""
+    """The sorted indices of the images that a list names by whole keys, or by file names if those are unique."""
     try:
         names = dict.fromkeys(line.strip() for line in file.read_text().splitlines() if line.strip())
     except (OSError, UnicodeDecodeError) as error:
         raise ProsminError(f"The label list {file} cannot be read: {error}.") from None
     if not names:
-        raise ProsminError(f"The label list {file} is empty; allowed: the name of an image in each line.")
+        raise ProsminError(f"The label list {file} is empty; allowed: one name of an image per line.")
     last = [_file_name(key) for key in pictures.keys]
     count = Counter(last)
     place = {name: i for i, name in enumerate(last) if count[name] == 1}
@@ -102,23 +102,22 @@ def read_list(file: Path, pictures: PictureSet) -> Tensor:
     unknown = [name for name, i in known.items() if i is None]
     if unknown:
         raise ProsminError(
-            f"{len(unknown)} of the {len(names)} names in {file} belong to no image of {pictures.spec}, or to "
-            f"several, such as {', '.join(unknown[:3])}. A line holds an image's path or file name, "
-            f"such as {pictures.keys[0]}."
+            f"{len(unknown)} of the {len(names)} names in {file} match no image of {pictures.spec}, or several, "
+            f"such as {', '.join(unknown[:3])}. Write one path or file name per line, such as {pictures.keys[0]}."
         )
     return torch.tensor(sorted({i for i in known.values() if i is not None}))
 
 
 def _check_folds(context: Context, subset: Tensor) -> None:
-    """Whether the subset leaves labels to choose on: every fold needs some, from classes with two or more."""
+    """An error if the subset is too small for cross-validation: every fold needs labels of classes with two or more."""
     labels, groups = context.labels("train")[subset], context.groups("train")
     groups = torch.arange(len(labels)) if groups is None else groups[subset]
     enough = len(torch.unique(groups)) >= FOLDS
     folds = deal_folds(labels, FOLDS, seed=context.seed, groups=groups) if enough else torch.empty(0)
     if len(torch.unique(folds[folds >= 0])) < FOLDS:
         raise ProsminError(
-            f"{len(labels)} labels of {len(torch.unique(labels))} classes leave none to make choices on; "
-            "allowed: two labels a class for most classes."
+            f"{len(labels)} labels of {len(torch.unique(labels))} classes are too few for cross-validation; "
+            "allowed: two labels per class for most classes."
         )
 
 

@@ -1,7 +1,7 @@
-"""L-BFGS for several smooth, strictly convex problems of one shape at once, in as few operations as it takes.
+"""Logistic regression by L-BFGS, for several problems of one shape at once.
 
-On a GPU the small operations between two evaluations cost more than the evaluation, so problems that can be solved
-side by side are. Each has its own steps and its own end: none depends on its company, but for rounding.
+On a GPU the small operations between two evaluations cost more than the evaluation, so problems are solved side by
+side. Each has its own steps and its own end: apart from rounding, none depends on the others.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,15 @@ Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 _HISTORY = 20
 _MAX_STEPS = 1000
 _MAX_SHORTENINGS = 30
-_DECREASE = 1e-4  # of what the slope promises, which a step must bring (Armijo)
-_ROUNDING = 1e-14  # of the value: what a step may rise by where there is nothing left to gain
+_DECREASE = 1e-4  # share of the expected decrease that a step must reach (Armijo)
+_ROUNDING = 1e-14  # relative increase of the value that counts as rounding
 
 
 def minimise(objective: Objective, start: Tensor, *, tolerance: float) -> Tensor:
     """The points (P, M) at which no component of a gradient is larger than the tolerance.
 
-    A step is shortened until the value falls by enough; that is all a line search has to do, since convexity alone
-    gives every pair of steps and slopes the positive curvature that the method needs.
+    The line search only shortens a step until the value falls enough: convexity gives the positive curvature that
+    L-BFGS needs.
     """
     point = start
     value, slope = objective(point)
@@ -37,10 +37,10 @@ def minimise(objective: Objective, start: Tensor, *, tolerance: float) -> Tensor
         if bool(done.all()):
             break
         direction = (-_by_inverse_curvature(slope, pairs)).masked_fill_(done[:, None], 0.0)
-        promised = (slope * direction).sum(1)
-        new, new_value, new_slope, moved = _step(objective, point, direction, value, promised)
+        expected = (slope * direction).sum(1)
+        new, new_value, new_slope, moved = _step(objective, point, direction, value, expected)
         pair = torch.stack([new - point, new_slope - slope], dim=1)  # (P, 2, M)
-        # A problem that is done, or stuck, has none: zeros leave it out.
+        # A problem that is done, or stuck, has no curvature: zeros leave it out.
         curved = pair.prod(1).sum(1) > 0
         pair.masked_fill_(~curved[:, None, None], 0.0)
         pairs = torch.cat([pairs[:, :, 1 - _HISTORY :], pair[:, :, None]], dim=2)
@@ -50,26 +50,26 @@ def minimise(objective: Objective, start: Tensor, *, tolerance: float) -> Tensor
 
 
 def _step(
-    objective: Objective, point: Tensor, direction: Tensor, value: Tensor, promised: Tensor
+    objective: Objective, point: Tensor, direction: Tensor, value: Tensor, expected: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The next points with their values and gradients, and which of them moved, (P,)."""
-    length, grace = torch.ones_like(value), _ROUNDING * value.abs()
+    length, rounding = torch.ones_like(value), _ROUNDING * value.abs()
     for _ in range(_MAX_SHORTENINGS):
         new = torch.addcmul(point, length[:, None], direction)
         new_value, new_slope = objective(new)
-        enough = new_value <= value + _DECREASE * length * promised + grace
+        enough = new_value <= value + _DECREASE * length * expected + rounding
         if bool(enough.all()):
             return new, new_value, new_slope, enough
-        # The least point of the parabola through both values and the slope, not closer than a tenth.
-        bend = new_value - value - length * promised
-        shorter = (-0.5 * promised * length.square() / bend).nan_to_num(0.0)
+        # The minimum of the parabola through both values and the slope, at least a tenth of the step.
+        bend = new_value - value - length * expected
+        shorter = (-0.5 * expected * length.square() / bend).nan_to_num(0.0)
         length = torch.where(enough, length, shorter.clamp(0.1 * length, 0.5 * length))
     new = torch.where(enough[:, None], new, point)
     return new, *objective(new), enough
 
 
 def _by_inverse_curvature(slope: Tensor, pairs: Tensor) -> Tensor:
-    """The gradients g times the inverse curvature that the last steps S and changes Y, rows of `pairs`, have shown.
+    """The gradients g times the inverse curvature estimated from the last steps S and changes Y, rows of `pairs`.
 
     Nocedal's two loops as products (Byrd, Nocedal and Schnabel, 1994), a tenth of the operations:
     c g + u S - c w Y  with  w L = g S',  u L' = w D + c (w Y Y' - g Y'),  L the lower triangle of Y S', D its diagonal
@@ -94,9 +94,9 @@ Solution = tuple[Tensor, Tensor]
 """Weight (P, C, D) and bias (P, C) for the inputs of a problem, one of each part."""
 
 _GRADIENT = 1e-6  # largest component left, in coordinates whose curvature is about 1
-_RANK = 512  # axes that are told apart; with more features, the rest of them share one variance
-_ROUNDS = 4  # of subspace iteration, where not all axes are wanted
-_ANSWERS = 2**27  # logits held at once: 1 GiB
+_RANK = 512  # principal axes with a variance each; with more features, the others share one variance
+_ROUNDS = 4  # of subspace iteration, if not all axes are computed
+_LOGITS = 2**27  # in memory at once: 1 GiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class Axes:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Standardised features, inputs (N, D) = (features - mean) / std, and labels (N,): ready for any part and l2."""
+    """Standardised features, inputs (N, D) = (features - mean) / std, and labels (N,): for any part and l2."""
 
     inputs: Tensor
     labels: Tensor
@@ -129,14 +129,14 @@ def prepare(features: Tensor, labels: Tensor, *, classes: int) -> Problem:
 
 
 def solve(problem: Problem, l2: float, *, seen: Tensor | None = None, start: Solution | None = None) -> Solution:
-    """The solution of least objective on each part, `seen` (P, N), alone; by default the one part is all of them.
+    """The solution for each part, `seen` (P, N); by default the only part is everything.
 
-    Each part is standardised by its own mean and deviation, of which the penalty speaks; the solution is given for
-    the inputs of the whole problem all the same. `start` is one at another l2.
+    Each part is standardised by its own mean and deviation, and the penalty is on those weights; the solution is
+    given for the inputs of the whole problem. `start` is the solution at another l2.
     """
     if seen is None:
         seen = torch.ones(1, len(problem.labels), dtype=torch.bool, device=problem.labels.device)
-    together = max(1, _ANSWERS // (len(problem.labels) * problem.classes))
+    together = max(1, _LOGITS // (len(problem.labels) * problem.classes))
     parts = [slice(first, first + together) for first in range(0, len(seen), together)]
     solved = [_solve(problem, l2, seen[part], start and (start[0][part], start[1][part])) for part in parts]
     return torch.cat([weight for weight, _ in solved]), torch.cat([bias for _, bias in solved])
@@ -146,16 +146,16 @@ def _solve(problem: Problem, l2: float, seen: Tensor, start: Solution | None) ->
     inputs, labels, classes = problem.inputs, problem.labels, problem.classes
     parts, (count, size) = len(seen), inputs.shape
     row = torch.arange(count, device=labels.device)
-    share = (seen.to(inputs) / seen.sum(1, keepdim=True)).T  # (N, P): of an image in the mean
+    share = (seen.to(inputs) / seen.sum(1, keepdim=True)).T  # (N, P): weight of an image in the mean
     # A part's own standardisation is (inputs - middle) / spread.
     middle = (share.T @ inputs)[..., None]  # (P, D, 1)
     spread = _sound((share.T @ inputs.square() - middle[..., 0].square()).clamp_min_(0).sqrt_())[:, None]  # (P, 1, D)
     pull, bias_pull = _pull(problem, share)
-    shrink, stretch = _metric(problem, l2)
+    shrink, stretch = _preconditioner(problem, l2)
     bias_unit = classes**0.5  # the bias's curvature at zero is 1 / C
 
     def read(point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The weights of the part's own standardised features, and what they and the bias are for the inputs."""
+        """The weights for the part's standardised features, and weights and bias for the inputs."""
         point = point.view(parts, classes, size + 1)
         own = point[..., :-1] @ shrink  # (P, C, D)
         weight = own / spread
@@ -167,7 +167,7 @@ def _solve(problem: Problem, l2: float, seen: Tensor, start: Solution | None) ->
         logits = torch.addmm(bias.flatten(), inputs, weight.flatten(0, 1).T)  # (N, P C): one product for all parts
         log_probabilities = logits.view(count, parts, classes).log_softmax(-1)
         value = l2 / 2 * own.square().sum((1, 2)) - (share * log_probabilities[row, :, labels]).sum(0)
-        # The gradient by hand: it is few lines, and works under inference mode too.
+        # The gradient by hand: few lines, and it works in inference mode.
         push = log_probabilities.exp_().mul_(share[..., None])
         by_bias = push.sum(0) - bias_pull  # (P, C)
         slope = torch.addmm(pull, push.flatten(1).T, inputs, beta=-1).view(parts, classes, size)
@@ -184,20 +184,20 @@ def _solve(problem: Problem, l2: float, seen: Tensor, start: Solution | None) ->
 
 
 def _pull(problem: Problem, share: Tensor) -> tuple[Tensor, Tensor]:
-    """What the labels add to the slope, the same at every point: by weight (P C, D) and bias (P, C)."""
+    """The labels' part of the gradient, the same at every point: by weight (P C, D) and bias (P, C)."""
     right = F.one_hot(problem.labels, problem.classes)[:, None] * share[..., None]  # (N, P, C)
     return right.flatten(1).T @ problem.inputs, right.sum(0)
 
 
 def _sound(std: Tensor) -> Tensor:
-    """Deviations to divide by: of a feature that never moves, 1, or its rounding errors would become noise."""
+    """Deviations to divide by: 1 for a constant feature, whose rounding errors would become noise."""
     return torch.where(std > 1e-6 * std.amax(-1, keepdim=True), std, torch.ones_like(std))
 
 
-def _metric(problem: Problem, l2: float) -> tuple[Tensor, Tensor]:
-    """What turns rows of L-BFGS's coordinates into weights, and back: (D, D), symmetric.
+def _preconditioner(problem: Problem, l2: float) -> tuple[Tensor, Tensor]:
+    """The preconditioner from L-BFGS's coordinates to weights, and its inverse: (D, D), symmetric.
 
-    Along every axis a factor of its own, one factor across the rest.
+    One factor along each principal axis, one for the rest.
     """
     directions = problem.axes.directions
     along = (problem.axes.variance / problem.classes + l2).sqrt()
@@ -215,7 +215,7 @@ def _principal_axes(inputs: Tensor) -> Axes:
     size, rank = len(covariance), min(len(covariance), _RANK)
     if rank == size:
         variance, directions = torch.linalg.eigh(covariance)
-    else:  # all axes of 3,072 raw pixels would cost more than the fit
+    else:  # all axes of many features would cost more than the fit
         random = generator(0, 0, "principal axes")
         start = torch.randn(size, rank, generator=random, dtype=covariance.dtype).to(covariance.device)
         basis = torch.linalg.qr(start).Q

@@ -1,13 +1,9 @@
-"""corruption: what a probe fitted on clean images still gets right on corrupted ones, and how sure it is of it."""
+"""corruption: error and calibration on corrupted images of a probe fitted on clean ones."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor
 
 from prosmin.data.corruptions.parameters import COMMON, EXTRA, SEVERITIES
@@ -22,6 +18,7 @@ from prosmin.evaluation.metrics.corruption_error import mean_corruption_error, r
 from prosmin.evaluation.probes.linear import LinearProbe
 from prosmin.evaluation.protocol import Protocol, Result
 from prosmin.evaluation.severity import seeing_all
+from prosmin.progress import Progress
 
 MEASURES = ("error", "nll", "ece")
 Cells = dict[tuple[str, int], dict[str, float]]
@@ -29,18 +26,18 @@ Cells = dict[tuple[str, int], dict[str, float]]
 
 
 def run(context: Context) -> Result:
-    """Error, NLL and ECE of the linear probe, clean and by corruption and severity; the trained encoder alone."""
+    """Error, NLL and ECE of the linear probe, clean and by corruption and severity; without baselines."""
     corrupted = open_corrupted(context)
     probe = context.probe()
     clean = measure(probe.probabilities(context.features("test")), context.labels("test"))
     encoder = seeing_all(context.encoder) if corrupted.framed else context.encoder
     cells: Cells = {}
-    with _progress(len(corrupted.generators) * len(context.options.severities)) as show:
-        for name in corrupted.generators:
-            for severity in context.options.severities:
-                pictures = corrupted.read(name, severity, show)
-                assert pictures.labels is not None
-                cells[name, severity] = measure(_probabilities(probe, encoder, pictures), pictures.labels)
+    wanted = [(name, severity) for name in corrupted.generators for severity in context.options.severities]
+    with Progress("corruption", total=len(wanted), hidden=not sys.stdout.isatty(), transient=True) as progress:
+        for name, severity in wanted:
+            pictures = corrupted.read(name, severity, lambda part: progress.update(progress.done + part))
+            assert pictures.labels is not None
+            cells[name, severity] = measure(_probabilities(probe, encoder, pictures), pictures.labels)
     return Result(
         metrics=summary(cells, clean, imagenet=corrupted.imagenet),
         settings=corrupted.settings | {"classifier": "linear probe on clean train", "l2": probe.l2},
@@ -60,26 +57,26 @@ def check(context: Context) -> str | None:
 
 
 def _probabilities(probe: LinearProbe, encoder: Encoder, pictures: Pictures) -> Tensor:
-    """(N, C), batch by batch: nothing but what is read of them leaves the device."""
+    """(N, C), batch by batch on the encoder's device."""
     batches = set_batches(pictures, encoder, title="")
     return torch.cat([probe.probabilities(encoder.batch_features(batch)) for batch in batches])
 
 
 def measure(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
-    """Error, NLL and ECE of probabilities (N, C): the linear protocol's, without its intervals."""
+    """Error, NLL and ECE of probabilities (N, C), as in the linear protocol but without intervals."""
     bins = reliability(probabilities, labels)
-    own = probabilities.gather(1, labels.to(probabilities.device)[:, None]).double().clamp_min(FLOOR)
+    of_label = probabilities.gather(1, labels.to(probabilities.device)[:, None]).double().clamp_min(FLOOR)
     rows = zip(bins["count"], bins["confidence"], bins["accuracy"], strict=True)
     filled = [(count / len(labels), confidence, accuracy) for count, confidence, accuracy in rows if count]
     return {
         "error": 1.0 - sum(share * accuracy for share, _, accuracy in filled),
-        "nll": -own.log().mean().item(),
+        "nll": -of_label.log().mean().item(),
         "ece": sum(share * abs(accuracy - confidence) for share, confidence, accuracy in filled),
     }
 
 
 def summary(cells: Cells, clean: dict[str, float], *, imagenet: bool) -> dict[str, float]:
-    """Means over the fifteen, in all and by severity; the extras apart; mCE where AlexNet's errors apply."""
+    """Means over the fifteen corruptions, overall and by severity; over the extra ones; mCE for ImageNet-C."""
     severities = sorted({severity for _, severity in cells})
     common, extra = ([name for name in group if (name, severities[0]) in cells] for group in (COMMON, EXTRA))
     metrics: dict[str, float] = {}
@@ -107,23 +104,11 @@ def _mean(cells: Cells, names: list[str], severities: list[int], what: str) -> f
 
 
 def _matrix(cells: Cells, clean: dict[str, float]) -> dict[str, Any]:
-    """The rows of a heat map, one a corruption, with a column a severity."""
+    """A heat map: one row per corruption, one column per severity."""
     names = list(dict.fromkeys(name for name, _ in cells))
     severities = sorted({severity for _, severity in cells})
     tables = {what: [[cells[name, severity][what] for severity in severities] for name in names] for what in MEASURES}
     return {"names": names, "severities": severities, "clean": clean, **tables}
-
-
-@contextmanager
-def _progress(cells: int) -> Iterator[Callable[[float], None]]:
-    """A bar on a terminal, which is told of each part of a cell that is done; nothing elsewhere."""
-    console = Console(file=sys.stdout)
-    if not console.is_terminal:
-        yield lambda part: None
-        return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("corruption", total=cells)
-        yield lambda part: bar.advance(task, part)
 
 
 PROTOCOL = Protocol(

@@ -15,7 +15,7 @@ from torch import Tensor
 from prosmin.data.image_sets import Pictures, PictureSet, in_memory
 
 LARGEST = 64  # side of a tile
-BLOCK = 8  # a JPEG works on squares of 8 px: tiles that are multiples do not run into each other
+BLOCK = 8  # a JPEG compresses squares of 8 px: tiles that are multiples do not affect each other
 QUALITY = 70
 
 
@@ -29,7 +29,7 @@ class Sheet:
 
 
 def tile_side(pictures: Pictures) -> int:
-    """The side of a tile that shows what these images hold, and not more."""
+    """The side of a tile: about that of the images, at most LARGEST."""
     middle = float(pictures.sizes.amin(1).float().median())
     return min(LARGEST, BLOCK * math.ceil(middle / BLOCK))
 
@@ -37,17 +37,17 @@ def tile_side(pictures: Pictures) -> int:
 def square(pictures: Pictures, i: int, side: int) -> np.ndarray:
     """The centred square of an image, resized: (side, side, 3) uint8."""
     height, width = (int(n) for n in pictures.sizes[i])
-    own = min(height, width)
-    top, left = (height - own) // 2, (width - own) // 2
-    pixels = pictures.images[i, :, top : top + own, left : left + own].permute(1, 2, 0).cpu().numpy()
-    if own == side:
+    short = min(height, width)
+    top, left = (height - short) // 2, (width - short) // 2
+    pixels = pictures.images[i, :, top : top + short, left : left + short].permute(1, 2, 0).cpu().numpy()
+    if short == side:
         return pixels
-    # Reduced in two steps, so that the images of a large set cost a millisecond each.
+    # Reduced in two steps: a millisecond per image, even for large ones.
     return np.asarray(Image.fromarray(pixels).resize((side, side), Image.Resampling.BICUBIC, reducing_gap=2.0))
 
 
 def label_of(pictures: PictureSet, i: int) -> str:
-    """The name of an image's class; empty where there is none."""
+    """The name of an image's class; empty if there is none."""
     return pictures.classes[int(pictures.labels[i])] if pictures.labels is not None and pictures.classes else ""
 
 
@@ -64,25 +64,25 @@ def sheet(tiles: Sequence[np.ndarray]) -> Sheet:
     return Sheet(jpeg=buffer.getvalue(), tile=side, columns=columns)
 
 
-PICTURES = 24  # of each kind
-THUMBNAIL = 96  # their side at most
+PICTURES = 24  # images of each kind
+THUMBNAIL = 96  # their largest side
 
 
 class Ranked(NamedTuple):
-    """A set with a number for each image, (N,)."""
+    """A set and the values (N,) that its images are ordered by."""
 
     pictures: PictureSet
     values: Tensor
 
 
-def gallery(test: Ranked, strange: list[Ranked]) -> dict[str, np.ndarray]:
-    """The ends of the test images by uncertainty, and the first of each out-of-distribution set by strangeness."""
+def gallery(test: Ranked, ood: list[Ranked]) -> dict[str, np.ndarray]:
+    """The most and the least certain test images, and the images of each OOD set that are furthest from train."""
     order = test.values.argsort()
     ranks = [("certain", test, order[:PICTURES]), ("uncertain", test, order.flip(0)[:PICTURES])]
-    ranks += [("ood", ranked, ranked.values.argsort(descending=True)[:PICTURES]) for ranked in strange]
+    ranks += [("ood", ranked, ranked.values.argsort(descending=True)[:PICTURES]) for ranked in ood]
     rows = [(kind, in_memory(pool.subset(chosen)), values[chosen]) for kind, (pool, values), chosen in ranks]
     shown = [(kind, pool, i) for kind, pool, _ in rows for i in range(len(pool))]
-    side = min(THUMBNAIL, max(int(pool.sizes[i].min()) for _, pool, i in shown))  # one size: they share an array
+    side = min(THUMBNAIL, max(int(pool.sizes[i].min()) for _, pool, i in shown))  # one size, since they share an array
     return {
         "thumbnails": np.stack([square(pool, i, side) for _, pool, i in shown]),
         "thumbnail_uncertainty": np.concatenate([values.numpy() for _, _, values in rows]),
@@ -93,17 +93,17 @@ def gallery(test: Ranked, strange: list[Ranked]) -> dict[str, np.ndarray]:
     }
 
 
-DIRECTIONS = 30  # principal directions that t-SNE starts from: of more it becomes slow, not different
+DIRECTIONS = 30  # principal directions given to t-SNE: more make it slow and change little
 PERPLEXITY = 30.0
-STEPS = 750  # a quarter less time than scikit-learn's thousand; the map keeps as many neighbours
-FEWEST = 12  # points below which t-SNE has nothing to arrange
+STEPS = 750  # as good as scikit-learn's default of 1000, in less time
+FEWEST = 12  # points that t-SNE needs
 
 
 def planar_map(features: Tensor, *, seed: int) -> np.ndarray:
     """Features (N, D) -> points (N, 2) in the unit square: t-SNE of the normalised features, started from their PCA.
 
-    About 3 s for 1,500 points on one core. Fewer than a dozen points, and features that are all alike, stay as the
-    PCA has them.
+    About 3 s for 1,500 points on one core. Fewer than FEWEST points, and features that are all equal, are shown by
+    their PCA.
     """
     normal = F.normalize(features.double(), dim=1)
     centred = normal - normal.mean(0)
@@ -112,7 +112,7 @@ def planar_map(features: Tensor, *, seed: int) -> np.ndarray:
     spread = float(main[:, 0].std())
     if len(main) < FEWEST or spread < 1e-6:
         return _in_unit_square(main[:, :2])
-    from sklearn.manifold import TSNE  # a second to import, and nothing else of an evaluation needs it
+    from sklearn.manifold import TSNE  # takes a second to import
 
     tsne = TSNE(
         n_components=2,
@@ -136,7 +136,7 @@ def kept_neighbours(features: Tensor, points: np.ndarray, *, k: int) -> float:
 
 
 def _in_unit_square(points: np.ndarray) -> np.ndarray:
-    """Moved and scaled, the same in both directions; points that are all one end in the middle."""
+    """Shifted and scaled, by one factor in both directions; points that are all equal end in the middle."""
     low, high = points.min(0), points.max(0)
     span = float((high - low).max())
     return ((points - (low + high) / 2) / span + 0.5 if span > 0 else np.full_like(points, 0.5)).astype(np.float32)

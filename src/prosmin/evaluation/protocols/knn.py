@@ -1,4 +1,4 @@
-"""knn: the label of a test image by a vote of its nearest training images in feature space."""
+"""knn: a test image gets the label that its nearest training images vote for."""
 
 from torch import Tensor
 
@@ -11,7 +11,7 @@ K, WIDE_K, TEMPERATURE = 20, 200, 0.07  # the conventions of Wu et al. (2018) an
 
 
 def run(context: Context) -> Result:
-    """Cosine similarity, weights exp(s / 0.07), bank = train; calibration at k = 20, top-1 at 20 and 200."""
+    """Cosine similarity s, weights exp(s / 0.07), neighbours from train; all metrics at k = 20, top-1 also at 200."""
     scored = {subject: _score(context, subject) for subject in context.subjects}
     trained, *baselines = context.subjects
     return Result(

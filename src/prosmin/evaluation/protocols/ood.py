@@ -1,4 +1,4 @@
-"""ood: does a score, without labels or fine-tuning, tell strange images from test images of the training kind?"""
+"""ood: do label-free scores separate out-of-distribution images from test images?"""
 
 import statistics
 from typing import Any
@@ -14,7 +14,7 @@ from prosmin.evaluation.protocol import Protocol, Result
 
 DEFAULT = "knn_distance"
 IN_GROUPS = ("auroc", "fpr_at_95_tpr_in")
-"""Of the default score, by near and far sets as OpenOOD has them; the FPR of its version 1.5 is fpr_at_95_tpr_out."""
+"""Metrics of the default score by near and far sets, as in OpenOOD; its version 1.5 uses fpr_at_95_tpr_out."""
 
 Rows = dict[str, dict[str, dict[str, float]]]
 """Metrics by set and score."""
@@ -23,7 +23,7 @@ Rows = dict[str, dict[str, dict[str, float]]]
 def run(context: Context) -> Result:
     """Every label-free score for every set; `auroc` is the default score's mean over the sets.
 
-    With some sets called near, there are the same means over the near and over the far ones.
+    If --near names some sets, there are also means over the near and over the far sets.
     """
     groups = near_and_far(context)
     train = context.placed("train")
@@ -46,13 +46,13 @@ def run(context: Context) -> Result:
         metrics={"auroc": means[f"auroc_{DEFAULT}"], **means, **_by_group(sets, groups)},
         baselines=_baselines(context, groups, among),
         sets=sets,
-        settings={"default_score": DEFAULT, "positive_class": "out of distribution"} | _said(context, groups, among),
+        settings=_settings(context, groups, among),
         arrays=arrays | {f"in_mask/{name}": mask.numpy() for name, mask in among.items()},
     )
 
 
 def near_and_far(context: Context) -> dict[str, tuple[str, ...]]:
-    """The sets by group; empty where none is called near. A near set that was not given is an error."""
+    """The sets by group; empty without --near. A near set that --ood does not give is an error."""
     unknown = [name for name in context.options.near if name not in context.ood]
     if unknown:
         given = ", ".join(context.ood) or "none"
@@ -69,19 +69,20 @@ def check(context: Context) -> str | None:
 
 
 def of_its_classes(context: Context, name: str) -> Tensor | None:
-    """Which test images are of a set's own classes, (N,), where it has some of the test's classes and no others.
+    """Which test images have one of the set's classes, (N,), if the set has some of the test classes and no others.
 
-    ImageNet-O is such a set: its folders carry the names of 200 of ImageNet's classes, and published figures hold it
-    against the validation images of these. Classes called by numbers say nothing about what they are.
+    ImageNet-O is such a set: its folders have the names of 200 ImageNet classes, and in published figures it is
+    compared only with validation images of those classes. Classes named by numbers are not compared.
     """
-    test, own = context.sets["test"], context.sets[name].classes
-    if test.labels is None or not own or not set(own) < set(test.classes) or all(text.isdigit() for text in own):
+    test, classes = context.sets["test"], context.sets[name].classes
+    named = bool(classes) and not all(text.isdigit() for text in classes)
+    if test.labels is None or not named or not set(classes) < set(test.classes):
         return None
-    return torch.tensor([text in own for text in test.classes])[test.labels.cpu()]
+    return torch.tensor([text in classes for text in test.classes])[test.labels.cpu()]
 
 
 def _scores(context: Context, name: str, detectors: dict[str, Detector]) -> dict[str, Tensor]:
-    """Every score of a set, higher is stranger: detectors on features, spread of the forecasts over views."""
+    """Every score of a set, higher means more likely OOD: detectors on features, and scores of forecasts over views."""
     features = context.placed(name)
     scores = {score: detector(features).cpu() for score, detector in detectors.items()}
     if context.has_scale:
@@ -90,7 +91,7 @@ def _scores(context: Context, name: str, detectors: dict[str, Detector]) -> dict
 
 
 def _add_joint(context: Context, found: dict[str, dict[str, Tensor]], detectors: dict[str, Detector]) -> None:
-    """The score of distance and scale together, to each set's scores."""
+    """Add the joint score of distance and scale to the scores of each set."""
     knn = detectors["knn_distance"]
     assert isinstance(knn, KnnDistance)
     joint = fit_distance_and_scale(knn, context.placed("train"), context.uncertainty("train"))
@@ -101,7 +102,7 @@ def _add_joint(context: Context, found: dict[str, dict[str, Tensor]], detectors:
 def _baselines(
     context: Context, groups: dict[str, tuple[str, ...]], among: dict[str, Tensor]
 ) -> dict[str, dict[str, float]]:
-    """The default score of other features."""
+    """The default score on the features of the baselines."""
     found: dict[str, dict[str, float]] = {}
     for subject in context.subjects:
         if subject == TRAINED:
@@ -134,15 +135,16 @@ def _by_group(sets: Rows, groups: dict[str, tuple[str, ...]]) -> dict[str, float
     return found
 
 
-def _said(context: Context, groups: dict[str, tuple[str, ...]], among: dict[str, Tensor]) -> dict[str, Any]:
-    """What the images that belong are, and the groups."""
-    said: dict[str, Any] = {"in_distribution": "test"}
+def _settings(context: Context, groups: dict[str, tuple[str, ...]], among: dict[str, Tensor]) -> dict[str, Any]:
+    """Settings: the in-distribution images and the groups."""
+    settings: dict[str, Any] = {"default_score": DEFAULT, "positive_class": "out of distribution"}
+    settings["in_distribution"] = "test"
     if among:
-        said["in_distribution_of_sets"] = {
+        settings["in_distribution_of_sets"] = {
             name: f"the {int(mask.sum())} test images of its {len(context.sets[name].classes)} classes"
             for name, mask in among.items()
         }
-    return said | {group: list(names) for group, names in groups.items()}
+    return settings | {group: list(names) for group, names in groups.items()}
 
 
 PROTOCOL = Protocol(

@@ -1,7 +1,7 @@
-"""images: what the report shows of single images: a map of the features, neighbours, thumbnails, attention.
+"""pictures: single images for the report: a map of the features, neighbours, thumbnails, attention.
 
-Nothing is judged here. Neighbours are searched among all test images; thumbnails are kept of at most SHOWN of them,
-so that a page stays small: the images of the galleries and random ones, each with its neighbours.
+Neighbours are searched among all test images. To keep the page small, thumbnails are stored for at most SHOWN of them:
+the images of the galleries and random ones, each with its neighbours.
 """
 
 from typing import NamedTuple
@@ -31,12 +31,12 @@ from prosmin.randomness import generator
 
 SHOWN = 1500  # test images with a thumbnail and a place on the map
 NEIGHBOURS = 8
-ATTENTION = 8  # images with attention maps, from the surest to the least sure
+ATTENTION = 8  # images with attention maps, from the most to the least certain
 ATTENTION_SIDE = 128  # their side
 
 
-class Strange(NamedTuple):
-    """An out-of-distribution image: its set, its place there, its score."""
+class Outlier(NamedTuple):
+    """An out-of-distribution image: its set, its index there, its score."""
 
     set: str
     place: int
@@ -44,7 +44,7 @@ class Strange(NamedTuple):
 
 
 def run(context: Context) -> Result:
-    """Arrays alone; the one number says how far the map can be trusted."""
+    """Arrays, and one metric: the share of neighbours that the map keeps."""
     test, features = context.sets["test"], context.features("test")
     uncertainty = context.uncertainty("test")
     k = min(NEIGHBOURS, len(test) - 1)
@@ -52,18 +52,18 @@ def run(context: Context) -> Result:
     spread = order[torch.linspace(0, len(order) - 1, min(ATTENTION, len(order))).round().long()]
     first = torch.cat([order[:PICTURES], order[-PICTURES:], spread]).unique()
     chosen = choose(features, first, k=k, most=SHOWN, seed=context.seed)
-    strange = strangest(context)
-    outside = [context.features(one.set)[one.place][None] for one in strange]
+    outliers = most_distant(context)
+    outside = [context.features(one.set)[one.place][None] for one in outliers]
 
     found = [neighbours_of(features, chosen, k), *(nearest(features, feature, k) for feature in outside)]
     indices = torch.cat([places for _, places in found])  # (S, k) in test
     named = torch.tensor(sorted(set(indices.flatten().tolist()) - set(chosen.tolist())), dtype=torch.int64)
-    row = torch.empty(len(test), dtype=torch.int64)  # of a test image among the arrays: chosen, strange, named
+    row = torch.empty(len(test), dtype=torch.int64)  # index of a test image in the arrays: chosen, outliers, named
     row[chosen] = torch.arange(len(chosen))
-    row[named] = len(chosen) + len(strange) + torch.arange(len(named))
+    row[named] = len(chosen) + len(outliers) + torch.arange(len(named))
     points = planar_map(torch.cat([features[chosen], *outside]), seed=context.seed)
     arrays = {
-        "map": points,  # (S, 2): of those with a thumbnail, which come first in the arrays of names
+        "map": points,  # (S, 2): those with a thumbnail, which are first in the arrays of names
         "neighbours": row[indices].numpy().astype(np.int32),  # (S, k)
         "similarity": torch.cat([cosines for cosines, _ in found]).numpy().astype(np.float32),
         "evaluated": np.array(len(test)),
@@ -77,15 +77,15 @@ def run(context: Context) -> Result:
             "neighbours": "cosine of the features, among all test images",
         },
         arrays=arrays
-        | _thumbnails(context, chosen, strange)
-        | _names(context, uncertainty, chosen, strange, named)
+        | _thumbnails(context, chosen, outliers)
+        | _names(context, uncertainty, chosen, outliers, named)
         | _attention(context.encoder, test, spread, row),
     )
 
 
-def _thumbnails(context: Context, chosen: Tensor, strange: list[Strange]) -> dict[str, np.ndarray]:
+def _thumbnails(context: Context, chosen: Tensor, outliers: list[Outlier]) -> dict[str, np.ndarray]:
     shown = in_memory(context.sets["test"].subset(chosen))
-    others = [in_memory(context.sets[one.set].subset(torch.tensor([one.place]))) for one in strange]
+    others = [in_memory(context.sets[one.set].subset(torch.tensor([one.place]))) for one in outliers]
     side = tile_side(shown)
     tiles = [square(shown, i, side) for i in range(len(shown))]
     made = sheet(tiles + [square(other, 0, side) for other in others])
@@ -97,12 +97,12 @@ def _thumbnails(context: Context, chosen: Tensor, strange: list[Strange]) -> dic
 
 
 def _names(
-    context: Context, uncertainty: Tensor, chosen: Tensor, strange: list[Strange], named: Tensor
+    context: Context, uncertainty: Tensor, chosen: Tensor, outliers: list[Outlier], named: Tensor
 ) -> dict[str, np.ndarray]:
-    """(M,) each; the value of a test image is its uncertainty, that of another its out-of-distribution score."""
+    """(M,) each; the value of a test image is its uncertainty, that of an OOD image its OOD score."""
     test = context.sets["test"]
     pictures = [("test", test, int(i), float(uncertainty[i])) for i in chosen]
-    pictures += [(one.set, context.sets[one.set], one.place, one.score) for one in strange]
+    pictures += [(one.set, context.sets[one.set], one.place, one.score) for one in outliers]
     pictures += [("test", test, int(i), float(uncertainty[i])) for i in named]
     return {
         "set": np.array([name for name, _, _, _ in pictures]),
@@ -113,45 +113,39 @@ def _names(
 
 
 def choose(features: Tensor, first: Tensor, *, k: int, most: int, seed: int) -> Tensor:
-    """Places of at most `most` images, rising: `first`, then random ones, each with its k neighbours: (N, D) -> (S,).
-
-    An image that is shown beside those it is like says more than one among strangers.
-    """
+    """Sorted indices of at most `most` images: `first`, then random ones, each with its k neighbours: (S,)."""
     if len(features) <= most:
         return torch.arange(len(features))
     random = torch.randperm(len(features), generator=generator(seed, 0, "shown images"))
     seeds = torch.cat([first, random])[:most]
     _, near = neighbours_of(features, seeds, k)
     found = set(first[:most].tolist())
-    for own, others in zip(seeds.tolist(), near.tolist(), strict=True):
-        if len(found | {own, *others}) <= most:
-            found |= {own, *others}
+    for seed_image, others in zip(seeds.tolist(), near.tolist(), strict=True):
+        if len(together := found | {seed_image, *others}) <= most:
+            found = together
     return torch.tensor(sorted(found))
 
 
 def neighbours_of(features: Tensor, places: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k nearest other images of some images of a set: (N, D), (n,) -> cosines (n, k), places (n, k)."""
-    similarities, indices = nearest(features, features[places], k + 1)
-    own = indices == places[:, None]
-    own[:, -1] |= ~own.any(1)  # many images alike: itself is not even among them, so the last one goes
-    return similarities[~own].view(-1, k), indices[~own].view(-1, k)
+    """The k nearest other images of some images of a set: (N, D), (n,) -> cosines (n, k), indices (n, k)."""
+    return nearest(features, features[places], k, groups=torch.arange(len(features)), query_groups=places)
 
 
-def strangest(context: Context) -> list[Strange]:
-    """The PICTURES out-of-distribution images furthest from train, strangest first."""
+def most_distant(context: Context) -> list[Outlier]:
+    """The PICTURES out-of-distribution images that are furthest from train, in that order."""
     if not context.ood:
         return []
     score = fit_knn_distance(context.placed("train"))
-    found: list[Strange] = []
+    found: list[Outlier] = []
     for name in context.ood:
         values = score(context.features(name)).cpu()
         top = values.argsort(descending=True)[:PICTURES]
-        found += [Strange(name, int(i), float(values[i])) for i in top]
+        found += [Outlier(name, int(i), float(values[i])) for i in top]
     return sorted(found, key=lambda one: -one.score)[:PICTURES]
 
 
 def _attention(encoder: Encoder, test: PictureSet, places: Tensor, row: Tensor) -> dict[str, np.ndarray]:
-    """What the encoder sees of some images and how its last block weighs the patches; nothing without a ViT."""
+    """The views of some images and the attention of the last block to their patches; empty without a ViT."""
     backbone = encoder.method.get_submodule("online.backbone")
     if not has_class_attention(backbone):
         return {}

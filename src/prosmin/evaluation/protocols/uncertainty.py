@@ -1,6 +1,6 @@
-"""uncertainty: does the encoder know where its representation is wrong, and does its forecast hold what it promises?
+"""uncertainty: does it predict where the representation is wrong, are the forecasts calibrated, what does it react to?
 
-Only the first question needs labels; without them the second and what moves the uncertainty remain.
+Only the first question needs labels.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ from prosmin.evaluation.protocol import Protocol, Result
 from prosmin.evaluation.protocols.gallery import Ranked, gallery
 from prosmin.evaluation.severity import severity_curves, sharpness
 
-FORECAST, FITTED, WORSENED = 512, 256, 256  # images at most: held-out forecasts, constant scale, severities
+FORECAST, FITTED, WORSENED = 512, 256, 256  # images at most: test forecasts, reference forecasts, severities
 
 Part = tuple[dict[str, float], dict[str, Any], dict[str, Any]]
 """Metrics, settings and curves."""
 
 
 def run(context: Context) -> Result:
-    """R-AUROC and risk against coverage beside rival uncertainties; calibration of the forecasts; what moves it.
+    """R-AUROC and risk against coverage, also of other scores; calibration of the forecasts; reaction to severity.
 
-    Where there are no labels to judge by, R-AUROC, recall and risk are absent and the settings say why.
+    Without labels, R-AUROC, recall and risk are missing, and the settings say why.
     """
     uncertainty = context.uncertainty("test")
     distance = _distance(context)
@@ -47,22 +47,22 @@ def run(context: Context) -> Result:
     arrays = {"uncertainty": uncertainty.numpy()}
     sets: dict[str, dict[str, dict[str, float]]] = {}
     if context.unlabelled:
-        settings["answer"] = f"not judged: {context.unlabelled}; R-AUROC, recall and risk against coverage need labels"
+        settings["answer"] = f"not measured: {context.unlabelled}; R-AUROC, recall and risk need labels"
     else:
-        rivals = {"uncertainty": uncertainty, "knn_distance": distance("test")}
-        rivals |= {f"low_{name}": -values for name, values in controls.items()}
+        scores = {"uncertainty": uncertainty, "knn_distance": distance("test")}
+        scores |= {f"low_{name}": -values for name, values in controls.items()}
         if scaled:
-            rivals[BETWEEN_VIEWS] = context.view_scores("test")[BETWEEN_VIEWS]
-        judged, sets["test"], risk, correct = _answers(context, rivals)
+            scores[BETWEEN_VIEWS] = context.view_scores("test")[BETWEEN_VIEWS]
+        judged, sets["test"], risk, correct = _answers(context, scores)
         metrics, settings["answer"] = judged | metrics, "nearest training image"
         curves, arrays["correct"] = {"risk_coverage": risk} | curves, correct.numpy()
-    strange = [Ranked(context.sets[name], distance(name)) for name in context.ood]
+    ood = [Ranked(context.sets[name], distance(name)) for name in context.ood]
     return Result(
         metrics=metrics,
         settings=settings,
         sets=sets,
         curves=curves,
-        arrays=arrays | gallery(Ranked(context.sets["test"], uncertainty), strange),
+        arrays=arrays | gallery(Ranked(context.sets["test"], uncertainty), ood),
     )
 
 
@@ -73,23 +73,23 @@ def _distance(context: Context) -> Callable[[str], Tensor]:
 
 
 def _answers(
-    context: Context, rivals: dict[str, Tensor]
+    context: Context, scores: dict[str, Tensor]
 ) -> tuple[dict[str, float], dict[str, dict[str, float]], dict[str, Any], Tensor]:
-    """Metrics of the uncertainty, the same of its rivals, the risk-coverage curve, and which answers are right."""
+    """Metrics of the uncertainty, those of all scores, the risk-coverage curve, and which answers are right."""
     features, labels = context.placed("test"), context.labels("test")
     right = right_neighbours(features, labels, context.groups("test")).cpu()
     _, neighbours = nearest(context.placed("train"), features, 1)
     correct = context.labels("train")[neighbours[:, 0].cpu()] == labels
-    risks: dict[str, dict[str, Any]] = {name: risk_coverage(correct, values) for name, values in rivals.items()}
-    sets = {name: {"r_auroc": r_auroc(right, rivals[name]), "aurc": risk["aurc"]} for name, risk in risks.items()}
-    own = risks["uncertainty"]
+    risks: dict[str, dict[str, Any]] = {name: risk_coverage(correct, values) for name, values in scores.items()}
+    sets = {name: {"r_auroc": r_auroc(right, scores[name]), "aurc": row["aurc"]} for name, row in risks.items()}
+    risk = risks["uncertainty"]
     metrics = {"recall_at_1": right.double().mean().item(), "r_auroc": sets["uncertainty"]["r_auroc"]}
-    metrics |= {name: value for name, value in own.items() if isinstance(value, float)}
-    return metrics, sets, {name: own[name] for name in ("coverage", "risk")}, correct
+    metrics |= {name: value for name, value in risk.items() if isinstance(value, float)}
+    return metrics, sets, {name: risk[name] for name in ("coverage", "risk")}, correct
 
 
 def _calibration(context: Context) -> Part:
-    """Coverage, PIT and energy-score skill of the forecasts; nothing where there is no forecast to hold to account."""
+    """Coverage, PIT and energy-score skill of the forecasts; empty if there are none."""
     encoder, seed = context.encoder, context.seed
     if reason := no_forecasts(encoder, has_scale=context.has_scale):
         return {}, {"calibration": f"not measured: {reason}"}, {}
@@ -111,8 +111,8 @@ def _calibration(context: Context) -> Part:
 
 
 def _severity(context: Context, *, scaled: bool) -> Part:
-    """The uncertainty of some test images, made worse step by step."""
-    # Without a scale every image takes the passes of its views, beside the one that finds that there is none.
+    """The uncertainty of some test images at rising severities."""
+    # Without a scale, each image takes UNCERTAINTY_VIEWS + 1 passes, so fewer images are used.
     count = WORSENED if scaled else WORSENED // (UNCERTAINTY_VIEWS + 1)
     pictures = sample(context.sets["test"], count, seed=context.seed, purpose="severity")
     found = severity_curves(context.encoder, pictures, seed=context.seed)
