@@ -1,9 +1,9 @@
-"""Encoded bytes in, an RGB image out: uint8 (3, H, W), turned the way its EXIF orientation says.
+"""Encoded bytes in, an RGB image out: uint8 (3, H, W), rotated by its EXIF orientation.
 
-JPEG, PNG and WebP go through torchvision's operators, which work outside Python's lock; every other format,
-and what they refuse, goes through Pillow. Both give the same pixels. Decisions: alpha is dropped, not
-blended; of an animation the first frame counts; 16-bit values are scaled to 8 bits; an image of more than
-`MAX_PIXELS` is refused unread. Tensors lie in memory pixel by pixel, as decoders write them.
+torchvision's operators decode JPEG, PNG and WebP, outside Python's lock; Pillow decodes every other format, and
+what they refuse. Both give the same pixels. Alpha is dropped, not blended; of an animation the first frame is used;
+16-bit values are scaled to 8 bits; an image of more than `MAX_PIXELS` is refused before it is decoded.
+Tensors lie in memory pixel by pixel, as decoders write them.
 """
 
 import functools
@@ -18,33 +18,33 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 MAX_PIXELS = 89_000_000
-"""Largest image that is decoded, in pixels: just below the size at which Pillow warns of a bomb."""
+"""Largest image that is decoded, in pixels: just below the size at which Pillow warns of a decompression bomb."""
 
 JPEG_END = b"\xff\xd9"
-"""The marker that ends a JPEG, which its data cannot hold."""
+"""The marker that ends a JPEG; its data cannot contain it."""
 
 JPEG_TAIL = 4096
-"""Bytes at the end of a file among which the marker is looked for: some programs write a little behind it."""
+"""Bytes at the end of a file that are searched for the marker: some programs append data."""
 
 MAX_SHORTER, MAX_LONGER = 512, 768
-"""Larger images are reduced until their sides fit. A view of some hundred pixels loses nothing by it, and
-since a batch is padded to its largest image, one panorama must not set the size of all."""
+"""Larger images are reduced until their sides fit. Views of some hundred pixels lose nothing, and since a batch is
+padded to its largest image, one panorama would set the size of all."""
 
 _RGB = 3  # torchvision.io.ImageReadMode.RGB, whose Python class warns from torchvision 0.29 on
 
 
 class PictureError(Exception):
-    """The bytes are no image that can be decoded; the message is the reason, a few words."""
+    """An image cannot be decoded; the message is the reason in a few words."""
 
 
 class Header(NamedTuple):
-    """What the first bytes of a file say."""
+    """The contents of a file's first bytes."""
 
     kind: str  # "jpeg", "png", "webp" or "" for all others
-    height: int  # 0 where only a decoder can tell
+    height: int  # 0 if only a decoder knows
     width: int
-    plain: bool  # torchvision's operator is trusted with it
-    exif: bool  # there is EXIF data, so there may be an orientation
+    plain: bool  # torchvision's operator can decode it
+    exif: bool  # has EXIF data, perhaps with an orientation
 
 
 def decode(data: bytes) -> Tensor:
@@ -61,12 +61,12 @@ def _decode(data: bytes, header: Header) -> Tensor:
         try:
             return _to_uint8(operator(_as_tensor(data), _RGB, True))
         except RuntimeError:
-            pass  # Pillow knows more variants of each format; where it fails too, its reason is told
+            pass  # Pillow knows more variants of each format; if it fails too, its error is raised
     return _decode_with_pillow(data)
 
 
 def decode_bounded(data: bytes) -> Tensor:
-    """The image in `data`, reduced as `bounded` does. Large JPEGs are not even decoded in full."""
+    """The image in `data`, reduced as by `bounded`. Large JPEGs are not decoded in full."""
     header = read_header(data)
     _check_pixels(header.height, header.width)
     if header.kind == "jpeg" and min(header.height, header.width) > 0:
@@ -83,11 +83,11 @@ def bounded(picture: Tensor) -> Tensor:
     if size == (height, width):
         return picture
     if picture.is_cuda:
-        # Float, since the uint8 kernel exists on the CPU only.
+        # Float: the uint8 kernel exists only on the CPU.
         wide = picture[None].float()
         reduced = torch.nn.functional.interpolate(wide, size=size, mode="bilinear", antialias=True)[0]
         return reduced.round().to(torch.uint8)
-    # Pillow's filter stays in its thread, where torch would start a team of threads in every worker.
+    # Pillow uses one thread, where torch would start a team of threads in every worker.
     image = Image.fromarray(np.ascontiguousarray(picture.permute(1, 2, 0).numpy()))
     return _rgb(image.resize(size[::-1], Image.Resampling.BILINEAR))
 
@@ -99,7 +99,7 @@ def bounded_size(height: int, width: int) -> tuple[int, int]:
 
 
 def decode_batch(data: Sequence[bytes], device: torch.device) -> list[Tensor | PictureError]:
-    """Each image, or why there is none. On a GPU, nvJPEG decodes the plain JPEGs and leaves them there."""
+    """Each image, or the reason why it cannot be decoded. On a GPU, nvJPEG decodes plain JPEGs, which stay there."""
     results: list[Tensor | PictureError | None] = [None] * len(data)
     operator = _operator("decode_jpegs_cuda") if device.type == "cuda" else None
     fit = [i for i, item in enumerate(data) if _fits_nvjpeg(item)] if operator is not None else []
@@ -107,7 +107,7 @@ def decode_batch(data: Sequence[bytes], device: torch.device) -> list[Tensor | P
         try:
             decoded = list(operator([_as_tensor(data[i]) for i in fit], _RGB, device))
         except RuntimeError:
-            decoded = []  # one bad file fails them all: each is then tried alone on the CPU
+            decoded = []  # one bad file fails them all: the CPU then decodes each alone
         for i, picture in zip(fit, decoded, strict=False):
             results[i] = picture
     return [_attempt(item) if result is None else result for item, result in zip(data, results, strict=True)]
@@ -119,7 +119,7 @@ def read_header(data: bytes) -> Header:
         return _jpeg_header(data)
     if data[:8] == b"\x89PNG\r\n\x1a\n" and data[12:16] == b"IHDR" and len(data) >= 24:
         width, height = struct.unpack(">II", data[16:24])
-        # The operator's libpng prints warnings about colour profiles, which nobody reads, to the terminal.
+        # The operator's libpng prints warnings about colour profiles to the terminal.
         return Header("png", height, width, plain=b"iCCP" not in data[:4096], exif=b"eXIf" in data[:4096])
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return _webp_header(data)
@@ -127,7 +127,7 @@ def read_header(data: bytes) -> Header:
 
 
 def _jpeg_header(data: bytes) -> Header:
-    """Walks the segments to the start of frame, which holds the size and the number of components."""
+    """Walks the segments to the start of frame, which has the size and the number of components."""
     at, exif = 2, False
     while at + 10 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]
@@ -144,7 +144,7 @@ def _jpeg_header(data: bytes) -> Header:
 
 
 def _webp_header(data: bytes) -> Header:
-    """The extended format states the canvas, the simple ones the size of their only frame."""
+    """The extended format has the size of the canvas, the simple ones that of their only frame."""
     if data[12:16] == b"VP8X" and len(data) >= 30:
         width, height = (1 + int.from_bytes(data[at : at + 3], "little") for at in (24, 27))
         animated, exif = bool(data[20] & 0x02), bool(data[20] & 0x08)
@@ -178,19 +178,19 @@ def _attempt(data: bytes) -> Tensor | PictureError:
 
 
 def _fits_nvjpeg(data: bytes) -> bool:
-    """A whole RGB or grey JPEG of sane size that need not be turned: nvJPEG does not turn images.
+    """A complete RGB or grey JPEG of allowed size, without rotation, which nvJPEG ignores.
 
-    Of a truncated one it fills the rest with grey and says nothing: a file without its end goes to the CPU's decoder.
+    nvJPEG silently fills the rest of a truncated file with grey, so the CPU decodes a file without its end.
     """
     if JPEG_END not in data[-JPEG_TAIL:]:
         return False
     header = read_header(data)
-    sane = 0 < header.height * header.width <= MAX_PIXELS
-    return header.kind == "jpeg" and header.plain and sane and (not header.exif or _orientation(data) == 1)
+    allowed = 0 < header.height * header.width <= MAX_PIXELS
+    return header.kind == "jpeg" and header.plain and allowed and (not header.exif or _orientation(data) == 1)
 
 
 def _orientation(data: bytes) -> int:
-    """The EXIF orientation, 1 (upright) where there is none."""
+    """The EXIF orientation, 1 (upright) by default."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             return int(image.getexif().get(0x0112, 1))
@@ -200,11 +200,11 @@ def _orientation(data: bytes) -> int:
 
 def _check_pixels(height: int, width: int) -> None:
     if height * width > MAX_PIXELS:
-        raise PictureError(f"{width} x {height} pixels, above the limit of {MAX_PIXELS:,} in all")
+        raise PictureError(f"{width} x {height} pixels, above the limit of {MAX_PIXELS:,} in total")
 
 
 def _decode_with_pillow(data: bytes, *, draft: bool = False) -> Tensor:
-    """With `draft` a JPEG is decoded at a half, a quarter or an eighth, the least that fills the bounds."""
+    """With `draft` a JPEG is decoded at a half, a quarter or an eighth, the smallest that fills the bounds."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             _check_pixels(image.height, image.width)
@@ -218,20 +218,20 @@ def _decode_with_pillow(data: bytes, *, draft: bool = False) -> Tensor:
         raise PictureError("not an image in any known format") from None
     except (PictureError, MemoryError):
         raise
-    except Exception as error:  # Pillow's plugins leave with nearly anything when a file is damaged
+    except Exception as error:  # Pillow's plugins raise nearly anything for a damaged file
         raise PictureError(str(error) or type(error).__name__) from None
 
 
 def from_pillow(image: Image.Image) -> Tensor:
     """Upright and RGB: uint8 (3, H, W)."""
     upright = ImageOps.exif_transpose(image)
-    # Of a PGM with more than 8 bits Pillow makes 32-bit pixels from 0 to 65,535, whatever white is in the file.
+    # Pillow reads a PGM of more than 8 bits as 32-bit pixels from 0 to 65,535, whatever its maximum is.
     if upright.mode.startswith("I;16") or (upright.mode == "I" and image.format == "PPM"):
         return _to_uint8(torch.from_numpy(np.array(upright, dtype=np.uint16)).expand(3, -1, -1))
     if upright.mode in ("I", "F"):
-        raise PictureError(f"32-bit pixels ({upright.mode}) have no agreed white")
+        raise PictureError(f"32-bit pixels ({upright.mode}) have no defined range")
     if upright.mode == "P" and "transparency" in upright.info:
-        upright = upright.convert("RGBA")  # Pillow warns when it drops a palette's transparency itself
+        upright = upright.convert("RGBA")  # Pillow would warn that it drops the transparency
     return _rgb(upright.convert("RGB"))
 
 

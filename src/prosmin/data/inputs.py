@@ -1,4 +1,4 @@
-"""Images as a person gives them in Python: tensors, arrays, Pillow images, bytes, paths, a folder, a SPEC."""
+"""Images as users pass them in Python: tensors, arrays, Pillow images, bytes, paths, a folder, a SPEC."""
 
 import os
 import threading
@@ -18,10 +18,10 @@ from prosmin.data.sources import FORMS, Source, open_source, parse
 from prosmin.errors import MissingFileError, ProsminError, UsageError
 
 Encoded = bytes | bytearray | memoryview
-"""What an image's file holds, as a web service receives it."""
+"""The bytes of an image file, as a web service receives them."""
 Picture = Tensor | Image.Image | str | os.PathLike[str] | bytes
 Images = Pictures | Picture | Encoded | np.ndarray | Iterable[Picture | Encoded | np.ndarray]
-"""What an encoder takes; `open_images` says how each is read."""
+"""What an encoder accepts; see `open_images`."""
 
 _ALLOWED = (
     "uint8 tensors (N, 3, H, W) or (3, H, W), uint8 arrays (N, H, W, 3) or (H, W, 3), Pillow images, "
@@ -43,7 +43,7 @@ class Handful:
         return len(self.items)
 
     def key(self, i: int) -> str:
-        """The path, or the place among those given."""
+        """The path, or the position among the images given."""
         item = self.items[i]
         return os.fspath(item) if isinstance(item, str | os.PathLike) else f"image {i}"
 
@@ -55,57 +55,57 @@ class Handful:
         if isinstance(item, bytes):
             return item
         if isinstance(item, Image.Image):
-            with self._lock:  # Pillow reads a file when its pixels are first asked for, and one may be given twice
+            with self._lock:  # Pillow reads a file at the first access, and an image may be given twice
                 try:
                     return from_pillow(item)
                 except PictureError:
                     raise
-                except Exception as error:  # Pillow's plugins leave with nearly anything when a file is damaged
+                except Exception as error:  # Pillow's plugins raise nearly anything for a damaged file
                     raise PictureError(str(error) or type(error).__name__) from None
         return Path(item).expanduser().read_bytes()
 
 
 def open_images(images: Images) -> Pictures | Source:
-    """What was given as decoded images or as a source.
+    """The images as decoded images or as a source.
 
-    A text is a SPEC if it begins like one (`photos`, `photos@test`, `folder:PATH`, ...), else a path: a folder of your
-    own with the name `photos` is written `./photos`, or given as a Path. In a list every text is a path. A folder
-    counts as `folder:PATH` does: all images below it in the order of their paths, `train` where it has splits.
+    A string is a SPEC if it begins like one (`photos`, `photos@test`, `folder:PATH`, ...), else a path: write a folder
+    named `photos` as `./photos`, or give a Path. In a list every string is a path. A folder means `folder:PATH`: all
+    images below it in the order of their paths, `train` if it has splits.
     """
     if isinstance(images, Pictures):
         return images
     if isinstance(images, np.ndarray):
-        return _from_tensor(_from_array(images, "Pictures"))
+        return _from_tensor(_from_array(images, "Images"))
     if isinstance(images, Tensor):
         return _from_tensor(images)
     if isinstance(images, str) and _is_spec(images):
         return open_source(images)
     if isinstance(images, str | os.PathLike):
-        _check_named(images, "Pictures")
+        _check_named(images, "Images")
         path = Path(images).expanduser()
         if not path.exists():
-            raise MissingFileError(f"There is no file and no folder {images}, and it is no SPEC. A SPEC is {FORMS}.")
+            raise MissingFileError(f"{images} is neither a file nor a folder nor a SPEC. Allowed SPECs: {FORMS}.")
         return open_source(f"folder:{path}") if path.is_dir() else Handful((path,))
     if isinstance(images, Image.Image):
         return Handful((images,))
     if isinstance(images, Encoded):
         return Handful((bytes(images),))
-    _refuse_open_file(images, "Pictures")
+    _refuse_open_file(images, "Images")
     if isinstance(images, set | frozenset | Mapping):
         raise ProsminError(
-            f"Images came as {type(images).__name__}; rows come in the order of the images, so give a list"
-            f"{', such as list(pictures.values())' if isinstance(images, Mapping) else ''}."
+            f"Images came as {type(images).__name__}; their rows need an order, so give a list"
+            f"{', such as list(images.values())' if isinstance(images, Mapping) else ''}."
         )
     if not isinstance(images, Iterable):
         raise ProsminError(f"Images came as {type(images).__name__}; allowed: {_ALLOWED}.")
-    items = tuple(_of_a_list(item, f"Image {i} of the list") for i, item in enumerate(images))
+    items = tuple(_checked_item(item, f"Image {i} of the list") for i, item in enumerate(images))
     if not items:
         raise ProsminError("The list of images is empty; allowed: 1 image or more.")
     return Handful(items)
 
 
-def _of_a_list(item: Any, what: str) -> Picture:
-    """One image of several; `what` names it where it is refused."""
+def _checked_item(item: Any, what: str) -> Picture:
+    """One image of a list; `what` names it in errors."""
     if isinstance(item, np.ndarray):
         item = _from_array(item, what)
     if isinstance(item, Encoded):
@@ -122,13 +122,13 @@ def _of_a_list(item: Any, what: str) -> Picture:
 
 
 def _check_named(path: str | os.PathLike[str], what: str) -> None:
-    """An error for an empty text, which the system would take for the current folder."""
+    """Raise for an empty path, which the system would take for the current folder."""
     if not os.fspath(path):
-        raise ProsminError(f"{what} came as an empty text, which names no file; the current folder is '.'.")
+        raise ProsminError(f"{what} came as an empty path; write '.' for the current folder.")
 
 
 def _refuse_open_file(given: Any, what: str) -> None:
-    """What it holds depends on where it stands, and its lines would be taken for images."""
+    """Raise for an open file, whose lines would be taken for images."""
     if hasattr(given, "read"):
         raise ProsminError(f"{what} came as {type(given).__name__}, an open file; give its bytes: .read().")
 
@@ -150,7 +150,7 @@ def _from_tensor(images: Tensor) -> Pictures | Handful:
         )
     height, width = whole.shape[2:]
     if min(height, width) > MAX_SHORTER or max(height, width) > MAX_LONGER:
-        return Handful(tuple(whole))  # reduced one by one, as those of a file are
+        return Handful(tuple(whole))  # reduced one by one, as images from files are
     return Pictures(
         images=whole,
         sizes=torch.tensor([height, width]).expand(len(whole), 2),
@@ -162,10 +162,10 @@ def _from_tensor(images: Tensor) -> Pictures | Handful:
 
 
 def _from_array(array: np.ndarray, what: str) -> Tensor:
-    """uint8 (..., H, W, 3), as numpy's users have it, as a tensor (..., 3, H, W) of its own."""
+    """uint8 (..., H, W, 3) as a new tensor (..., 3, H, W)."""
     if array.ndim not in (3, 4) or array.shape[-1] != 3 or array.dtype != np.uint8:
         raise ProsminError(
             f"{what} came as an array, {array.dtype} {array.shape}; allowed: uint8 (N, H, W, 3) or (H, W, 3), in the "
-            "order red, green, blue. One with the channels first is given as torch.from_numpy(array)."
+            "order red, green, blue. If the channels come first, give torch.from_numpy(array)."
         )
     return torch.from_numpy(np.array(array, order="C")).movedim(-1, -3).contiguous()

@@ -1,4 +1,4 @@
-"""Which images a step sees: a function of seed, step and position alone."""
+"""Which images a step uses: a function of seed, step and position only."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from prosmin import randomness
 
 
 class Order:
-    """Every epoch is a fresh permutation; a step takes the next `batch_size` of it, an incomplete rest is left out."""
+    """Every epoch is a new permutation; a step takes the next `batch_size` of it, an incomplete rest is left out."""
 
     def __init__(self, pictures: int, *, batch_size: int, seed: int) -> None:
         self.pictures, self.batch_size, self.seed = pictures, batch_size, seed
@@ -17,7 +17,7 @@ class Order:
     def __call__(self, step: int, *, rank: int = 0, world: int = 1) -> Tensor:
         """The indices of this process's share of the global batch, (batch_size / world,)."""
         epoch, within = divmod(step, self.steps_per_epoch)
-        if epoch != self._epoch:  # remembered for speed; it could be computed anew every time
+        if epoch != self._epoch:  # kept for speed only
             self._permutation = torch.randperm(self.pictures, generator=randomness.generator(self.seed, epoch, "order"))
             self._epoch = epoch
         share = self.batch_size // world

@@ -18,11 +18,10 @@ def groups_of(keys: Sequence[str], spec: str) -> Tensor | None:
 
 
 def deal_folds(labels: Tensor, count: int, *, seed: int, groups: Tensor | None = None) -> Tensor:
-    """A fold number from 0 to count - 1 for each image, every class dealt out evenly: (N,) -> (N,).
+    """A fold number from 0 to count - 1 for each image, every class spread evenly: (N,) -> (N,).
 
-    The images, grouped by class and shuffled within, are dealt one after another: fold sizes differ by at
-    most one, in total and within a class. A class with one image keeps it in training: its fold is -1.
-    With `groups` (N,), numbers of images of one class that stay together, the groups are dealt in that way.
+    Fold sizes differ by at most one, in total and within a class. The only image of a class stays in training: its
+    fold is -1. With `groups` (N,), numbers of images of one class that stay together, whole groups are assigned.
     """
     if groups is not None:
         numbers, group = torch.unique(groups.to(labels.device), return_inverse=True)
@@ -30,7 +29,7 @@ def deal_folds(labels: Tensor, count: int, *, seed: int, groups: Tensor | None =
         group_labels[group] = labels
         return deal_folds(group_labels, count, seed=seed)[group]
     if not 2 <= count <= len(labels):
-        raise ProsminError(f"{len(labels)} labels cannot be dealt into {count} folds; allowed: 2 to {len(labels)}.")
+        raise ProsminError(f"{len(labels)} labels cannot be divided into {count} folds; allowed: 2 to {len(labels)}.")
     order, _, size = _shuffled_by_class(labels, seed, "folds")
     dealt = torch.arange(len(order)) % count
     fold = torch.empty_like(order)
@@ -42,8 +41,8 @@ def held_out_tenth(labels: Tensor, *, seed: int, groups: Tensor | None = None) -
     """True for the tenth of the images, fixed by the seed, on which choices are made: (N,) -> (N,) mask."""
     if len(labels) < 10:
         raise ProsminError(
-            f"Choices are made on a tenth of the training images; of {len(labels)} there is none. "
-            "Allowed: 10 or more, better some hundreds."
+            f"There are {len(labels)} training images, too few to hold out a tenth for choices; allowed: 10 or more, "
+            "better some hundreds."
         )
     return deal_folds(labels, 10, seed=seed, groups=groups) == 0
 
@@ -59,11 +58,11 @@ def balanced_subset(labels: Tensor, share: float, *, seed: int) -> Tensor:
     if total < max(classes, 1):
         raise ProsminError(
             f"A share of {share:.3g} of {len(labels)} labels is {total}, fewer than the {classes} classes; "
-            f"allowed: at least one label a class."
+            "allowed: at least one label per class."
         )
     order, rank, _ = _shuffled_by_class(labels, seed, "balanced subset")
-    # Every class gives its first image, then its second, ...: small classes run out and the others go on.
-    # They take turns in a shuffled order, so that the last round, cut short, favours no class.
+    # Every class gives its first image, then its second, ...: small classes run out and the others continue.
+    # They take turns in a shuffled order, so that an incomplete last round favours no class.
     _, class_of = torch.unique(labels.cpu()[order], return_inverse=True)
     turn = torch.randperm(classes, generator=generator(seed, 0, "balanced subset: turns"))[class_of]
     chosen = order[torch.argsort(rank * classes + turn)[:total]]
@@ -71,7 +70,7 @@ def balanced_subset(labels: Tensor, share: float, *, seed: int) -> Tensor:
 
 
 def _shuffled_by_class(labels: Tensor, seed: int, purpose: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Indices grouped by class and shuffled within, their places in the class, its size: (N,) each."""
+    """Indices grouped by class and shuffled within it, their ranks in the class, and its size: (N,) each."""
     shuffled = torch.randperm(len(labels), generator=generator(seed, 0, purpose))
     grouped, by_class = labels.cpu()[shuffled].sort(stable=True)
     _, sizes = torch.unique_consecutive(grouped, return_counts=True)
@@ -81,5 +80,5 @@ def _shuffled_by_class(labels: Tensor, seed: int, purpose: str) -> tuple[Tensor,
 
 
 def held_out_mask(labels: Tensor, keys: Sequence[str], spec: str, *, seed: int = 0) -> Tensor:
-    """True for the held-out tenth, balanced over the classes and of whole groups: (N,) mask."""
+    """True for the held-out tenth, balanced over the classes, in whole groups: (N,) mask."""
     return held_out_tenth(labels, seed=seed, groups=groups_of(keys, spec))

@@ -1,8 +1,8 @@
-"""The views of a batch of images, made where the images are: crop, flip, colour, blur, normalise.
+"""The views of a batch of images, made on the images' device: crop, flip, colour, blur, normalise.
 
-Every image and view has its own parameters. They follow from (seed, step, position, view) alone: `draw`
-makes the uniform numbers, `render` turns images and numbers into views. `render` asks a GPU nothing and,
-compiled, has no shape that depends on data: one graph serves every step.
+Every image and view has its own parameters, a function of (seed, step, position, view): `draw` makes the uniform
+numbers, `render` turns images and numbers into views. `render` never waits for a GPU and, compiled, has no shape that
+depends on data: one graph serves every step.
 """
 
 import math
@@ -23,9 +23,9 @@ from prosmin.data.augment.sync_free import apply_to, constants, host_may_look
 GLOBAL_VIEWS = 2
 _CHOICES = ("flip", "jitter", "grey", "blur", "solarise", "sigma")
 _NUMBERS = (BOX_NUMBERS, colour.OPERATIONS, colour.OPERATIONS, len(_CHOICES))
-"""Uniform numbers a view takes: its box, the order of the jitter, its strengths, and one for each choice."""
+"""Uniform numbers per view: its box, the order of the jitter, its strengths, and one for each choice."""
 _CPU_BLOCK = 2**20
-"""Values a CPU works on at once, 4 MB: such temporaries stay in its cache and in memory already mapped."""
+"""Values a CPU works on at once, 4 MB: such temporaries stay in its cache and in mapped memory."""
 
 
 class Views(NamedTuple):
@@ -43,7 +43,7 @@ class Draws(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """What the views of one size have in common, and the chances of each."""
+    """The size and scale of the views of one kind, and each one's probabilities."""
 
     size: int
     scale: tuple[float, float]
@@ -55,7 +55,7 @@ def make_views(images: Tensor, sizes: Tensor, config: ViewsConfig, *, seed: int,
     """Two global and `config.local` local views of each image.
 
     images (B, 3, H, W) uint8, padded at the bottom and on the right; sizes (B, 2): the true heights and
-    widths; positions (B,): the images' places in the global batch.
+    widths; positions (B,): the images' positions in the global batch.
     """
 
     def uniform(purpose: str, count: int) -> Tensor:
@@ -65,7 +65,7 @@ def make_views(images: Tensor, sizes: Tensor, config: ViewsConfig, *, seed: int,
 
 
 def draw(config: ViewsConfig, uniform: Callable[[str, int], Tensor]) -> Draws:
-    """The numbers that decide the views of a step's images; `uniform` draws so many for each, for a purpose."""
+    """The random numbers of a step's views; `uniform(purpose, count)` draws `count` per image."""
     each = sum(_NUMBERS)
 
     def numbers(purpose: str, views: int) -> Tensor:
@@ -76,14 +76,14 @@ def draw(config: ViewsConfig, uniform: Callable[[str, int], Tensor]) -> Draws:
 
 @torch.no_grad()
 def render(images: Tensor, sizes: Tensor, config: ViewsConfig, draws: Draws) -> Views:
-    """The views that `draws` decides; for a GPU, compile this function."""
+    """The views that `draws` determines; for a GPU, compile this function."""
     if not host_may_look(images):
         large, small = _render_block(images, sizes, config, draws)
         return Views(large.contiguous(), None if small is None else small.contiguous())
     views = _empty_views(len(images), config)
     for block in torch.arange(len(images)).chunk(_cpu_blocks(images, config)):
         some = slice(int(block[0]), int(block[-1]) + 1)
-        # Floats that lie column by column, as the resize of a CPU wants them, once for both groups.
+        # Floats stored column by column, as the resize on a CPU needs them, once for both groups.
         pixels = images[some].mT.contiguous().to(torch.float32).div_(255.0).mT
         part = _render_block(pixels, sizes[some], config, Draws(*(numbers[some] for numbers in draws)))
         for whole, piece in zip(views, part, strict=True):
@@ -100,7 +100,7 @@ def _empty_views(batch: int, config: ViewsConfig) -> Views:
 
 
 def _cpu_blocks(images: Tensor, config: ViewsConfig) -> int:
-    """Into how many blocks a CPU cuts the batch, so that what it works on stays in its cache."""
+    """Number of blocks into which a CPU splits the batch, so that each fits its cache."""
     views = max(GLOBAL_VIEWS * config.global_size**2, config.local * config.local_size**2)
     values = images.shape[1] * max(views, images.shape[2] * images.shape[3])
     return max(1, math.ceil(len(images) * values / _CPU_BLOCK))
@@ -142,7 +142,7 @@ def _render_group(images: Tensor, sizes: Tensor, config: ViewsConfig, group: _Gr
 
 
 def _jitter_factors(strength: Tensor, config: ViewsConfig) -> Tensor:
-    """ColorJitter's ranges: factors from 1 - s to 1 + s, the hue moved by -s to s turns: (..., 4)."""
+    """ColorJitter's ranges: factors from 1 - s to 1 + s, hue shifts from -s to s turns: (..., 4)."""
     reach = constants(config.jitter, strength.device)
     middle = constants((1.0, 1.0, 1.0, 0.0), strength.device)
     return middle + reach * (2.0 * strength - 1.0)
@@ -157,7 +157,7 @@ def normalise(views: Tensor, config: ViewsConfig) -> Tensor:
 
 @torch.no_grad()
 def evaluation_view(images: Tensor, sizes: Tensor, config: ViewsConfig) -> Tensor:
-    """The one view of an evaluation: the centred square, resized: (B, 3, H, W), (B, 2) -> (B, 3, h, h)."""
+    """The view for evaluation, the resized centred square: (B, 3, H, W), (B, 2) -> (B, 3, h, h)."""
     boxes = centre_boxes(sizes, share=config.crop_share)
     views = resized_crop(images, boxes, config.global_size, interpolation=config.interpolation)
     return normalise(views, config)

@@ -1,4 +1,4 @@
-"""Where a view is cut from an image: RandomResizedCrop's boxes for a whole batch, and the centred square.
+"""Random crops: RandomResizedCrop's boxes for a whole batch, and the centred square.
 
 A box is four integers: top, left, height, width.
 """
@@ -10,14 +10,14 @@ from torch import Tensor
 
 TRIES = 10
 BOX_NUMBERS = 2 * TRIES + 2
-"""Uniform numbers a random box takes: an area and a ratio for each try, then the place."""
+"""Uniform numbers per random box: an area and a ratio for each try, then the position."""
 
 
 def random_boxes(numbers: Tensor, sizes: Tensor, *, scale: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
     """Boxes of random area, aspect ratio and place: (B, V, BOX_NUMBERS), (B, 2) -> (B, V, 4).
 
     A try draws a share of the area from `scale` and a ratio of width to height, log-uniform, from `ratio`.
-    The first of ten tries that fits inside the image counts; if none does, the largest centred box of an
+    The first of ten tries that fits inside the image is used; if none fits, the largest centred box of an
     allowed ratio.
     """
     height, width = sizes[:, 0, None], sizes[:, 1, None]  # (B, 1)
@@ -28,7 +28,7 @@ def random_boxes(numbers: Tensor, sizes: Tensor, *, scale: tuple[float, float], 
     tried_w = (area * aspect).sqrt().round().to(torch.int64)
     tried_h = (area / aspect).sqrt().round().to(torch.int64)
     fits = (tried_w > 0) & (tried_w <= width[..., None]) & (tried_h > 0) & (tried_h <= height[..., None])
-    first = fits.to(torch.uint8).argmax(-1, keepdim=True)  # of equal values argmax gives the first
+    first = fits.to(torch.uint8).argmax(-1, keepdim=True)  # argmax returns the first of equal values
     h, w = tried_h.gather(-1, first)[..., 0], tried_w.gather(-1, first)[..., 0]  # (B, V)
     top = torch.minimum((place[..., 0] * (height - h + 1)).to(torch.int64), height - h)
     left = torch.minimum((place[..., 1] * (width - w + 1)).to(torch.int64), width - w)

@@ -1,11 +1,11 @@
-"""Colour and blur of a batch in which every image has its own strength: torchvision's operations, batched.
+"""Colour changes and blur with a separate strength for every image of a batch: torchvision's operations, batched.
 
 Images are (N, 3, h, w) float in [0, 1]; strengths are (N,). Brightness, contrast and saturation are one
 operation, a blend of the image x with a reference r,
 
     clamp(f x + (1 - f) r),    r = 0, the image's mean grey, its grey image,
 
-so a different order for each image costs four rounds and no sorting.
+so a different order for each image takes four rounds and no sorting.
 """
 
 import math
@@ -24,7 +24,7 @@ OPERATIONS = 4
 
 
 def _spread(strength: Tensor) -> Tensor:
-    """(N,) -> (N, 1, 1, 1), to meet images."""
+    """(N,) -> (N, 1, 1, 1), to broadcast with images."""
     return strength[:, None, None, None]
 
 
@@ -56,7 +56,7 @@ def blend(images: Tensor, own: Tensor, flat: Tensor, pale: Tensor) -> Tensor:
 
 
 def shift_hue(images: Tensor, shift: Tensor) -> Tensor:
-    """The hue moved by `shift` turns, as through HSV and back.
+    """The hue shifted by `shift` turns, as through HSV and back.
 
     With channels R, G, B scaled so that the lowest is 0 and the highest 1, the hue in sixths of a turn from
     red, in [-3, 3], is 1 + G + B - R with the sign of G - B. A channel is clamp(2 - d), d the distance of the
@@ -65,7 +65,7 @@ def shift_hue(images: Tensor, shift: Tensor) -> Tensor:
     red, green, blue = images.split(1, dim=1)  # (N, 1, h, w)
     low, high = images.amin(1, keepdim=True), images.amax(1, keepdim=True)
     chroma = high - low
-    scale = chroma.clamp(min=1e-12).reciprocal_()  # without chroma the hue is of no consequence, but finite
+    scale = chroma.clamp(min=1e-12).reciprocal_()  # without chroma the hue has no effect, but must be finite
     hue = (green + blue).sub_(red).sub_(low).mul_(scale).add_(1.0).copysign_(green - blue)
     own = constants((0.0, 2.0, -2.0), images.device)[:, None, None]
     distance = hue + (6.0 * _spread(shift) - own)  # (N, 3, h, w), in [-8, 8]
@@ -89,7 +89,7 @@ def jitter(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
 
 
 def blur_radius(sigma: float, size: int) -> int:
-    """The radius of a kernel that holds three deviations, as far as reflection in the image allows."""
+    """The radius of a kernel of three deviations, limited by reflection at the image's edges."""
     return min(math.ceil(3.0 * sigma), size - 1)
 
 

@@ -1,11 +1,11 @@
-"""Crop and resize with antialiasing, a box of its own for every view of every image.
+"""Crop and resize with antialiasing, with a separate box for every view of every image.
 
 Output pixel i of a box that starts at t and is n pixels long, resized to s pixels, has its centre at
 c_i = (i + 1/2) n/s inside the box. Pixel y of the image enters it with the weight
 
     w_iy = k((y - t + 1/2 - c_i) / max(n/s, 1)) / sum over y,      0 for y outside the box,
 
-where k is the filter. Crop, flip and filter are all in w, so boxes may differ in place, size and shape within
+where k is the filter. w contains crop, flip and filter, so boxes may differ in place, size and shape within
 a batch. This is what torchvision's antialiased `resized_crop` computes.
 """
 
@@ -24,7 +24,7 @@ def _triangle(x: Tensor) -> Tensor:
 
 
 def _cubic(x: Tensor) -> Tensor:
-    """Keys' cubic filter with a = -1/2 at distances x >= 0, the one Pillow and torch resize with.
+    """Keys' cubic filter with a = -1/2 at distances x >= 0, as in Pillow and torch.
 
     Its two pieces as one expression: p^2 (p - 1) / 2 + q^2 (1 - 2 q), p = max(2 - x, 0), q = max(1 - x, 0).
     """
@@ -35,7 +35,7 @@ def _cubic(x: Tensor) -> Tensor:
 
 
 FILTERS = {"bilinear": (_triangle, 1), "bicubic": (_cubic, 2)}
-"""Each filter and how far it reaches, in pixels of the coarser of image and view."""
+"""Each filter and its reach, in pixels of the coarser of image and view."""
 
 
 def crop_views(
@@ -52,7 +52,7 @@ def crop_views(
     rows = resize_taps(top, height, images.shape[-2], size, interpolation=interpolation)
     columns = resize_taps(left, width, images.shape[-1], size, interpolation=interpolation, flip=flip)
     views = combine(images, rows, columns)
-    # Bytes stay 0..255 until here: they are exact in every float format, and so is a crop that is no resize.
+    # Bytes stay 0..255 until here: they are exact in every float format, and so is a crop without a resize.
     if images.dtype == torch.uint8:
         views.div_(255.0)
     return views.clamp_(0.0, 1.0)
@@ -85,5 +85,5 @@ def resize_taps(
     inside = places - start[..., None]  # (B, V, size, T)
     beyond = (inside < 0) | (inside >= length[..., None])
     distance = (inside.to(torch.float32) + 0.5 - centre[..., None]).abs_().div_(stretch[..., None])
-    weights = kernel(distance.masked_fill_(beyond, math.inf))  # infinity: further than any filter reaches
+    weights = kernel(distance.masked_fill_(beyond, math.inf))  # infinity: beyond the reach of any filter
     return Taps(places, weights.div_(weights.sum(-1, keepdim=True)))

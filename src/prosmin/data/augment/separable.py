@@ -1,8 +1,7 @@
-"""Linear operations on images that treat rows and columns apart: resizing and blurring.
+"""Linear operations on images that treat rows and columns separately: resizing and blurring.
 
-Every output row is a weighted sum of T rows of the image, its taps, and so with the columns. A GPU is given
-the whole matrices, mostly zeros, and multiplies: two batched products, which is what it does best. A CPU sums
-the taps alone, a tenth of the work.
+Every output row is a weighted sum of T rows of the image, its taps; columns likewise. A GPU multiplies with the
+whole matrices, mostly zeros: two fast batched products. A CPU sums only the taps, a tenth of the work.
 """
 
 from typing import NamedTuple
@@ -14,11 +13,11 @@ from torch import Tensor
 from prosmin.data.augment.sync_free import host_may_look
 
 FLOATS = 2**22
-"""Pixels that a CPU turns to float at a time. Much more is fresh memory at every step, which the system must clear."""
+"""Pixels that a CPU converts to float at a time. Much more would be new memory at every step, which must be cleared."""
 
 
 class Taps(NamedTuple):
-    """The pixels that make each output pixel of an axis, and their weights: (B, V, size, T)."""
+    """The input pixels of each output pixel of an axis, and their weights: (B, V, size, T)."""
 
     places: Tensor
     weights: Tensor
@@ -26,7 +25,7 @@ class Taps(NamedTuple):
     def matrix(self, pixels: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """The weight of every pixel: (B, V, size, pixels)."""
         zeros = torch.zeros(*self.weights.shape[:-1], pixels, dtype=dtype, device=self.weights.device)
-        return zeros.scatter_add_(-1, self.places, self.weights.to(dtype))  # a mirrored pixel is met twice
+        return zeros.scatter_add_(-1, self.places, self.weights.to(dtype))  # a mirrored pixel occurs twice
 
 
 def combine(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
@@ -35,7 +34,7 @@ def combine(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
 
 
 def sum_taps(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
-    """A few images at a time: what lies between the steps is then small enough to stay in the same memory."""
+    """A few images at a time, so that temporaries stay in the same memory."""
     few = max(1, FLOATS // images.shape[1:].numel())
     if len(images) <= few:
         return _sum_taps(images, rows, columns)
@@ -44,7 +43,7 @@ def sum_taps(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
 
 
 def _sum_taps(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
-    """Each axis in turn, lying so that its pixels are rows of memory; columns first."""
+    """One axis after the other, each stored so that its pixels are rows of memory; columns first."""
     if len(images):
         images = images[:, :, : int(rows.places.amax()) + 1, : int(columns.places.amax()) + 1]  # the rest is padding
     half = _sum_rows(images.mT.contiguous().to(torch.float32)[:, None], columns)  # (B, V, C, w, H)
@@ -58,14 +57,14 @@ def _sum_rows(table: Tensor, taps: Taps) -> Tensor:
     start = rows * torch.arange(table.shape[:3].numel()).view(*table.shape[:3], 1, 1)
     places = start + taps.places[:, :, None]  # (B, V, C, size, T)
     weights = taps.weights[:, :, None].expand_as(places)
-    # Contiguous always: for other strides torch has another kernel, and a view must not depend on its batch.
+    # Always contiguous: torch has another kernel for other strides, and a view must not depend on its batch.
     bags, weights = places.view(-1, T), weights.reshape(-1, T).contiguous()
     return F.embedding_bag(bags, table.reshape(-1, n), mode="sum", per_sample_weights=weights).view(B, V, C, size, n)
 
 
 def multiply(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
     """Two batched products. The first runs along the longer axis, so that less is left for the second."""
-    # Zeros up to a multiple of eight: a GPU's fast products want rows that begin at aligned addresses.
+    # Zeros up to a multiple of eight: a GPU's fast products need rows that begin at aligned addresses.
     if images.shape[-1] % 8 or images.shape[-2] % 8:
         images = F.pad(images, (0, -images.shape[-1] % 8, 0, -images.shape[-2] % 8))
     if images.shape[-1] > images.shape[-2]:
@@ -79,17 +78,17 @@ def _multiply(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
     first, second = rows.matrix(H, dtype), columns.matrix(W, dtype)  # (B, V, h, H), (B, V, w, W)
     _, V, h, _ = first.shape
     pixels = images.transpose(1, 2).contiguous().to(dtype)  # (B, H, C, W)
-    # The V views of an image share one product: their matrices stand one above the other.
+    # The V views of an image share one product: their matrices are stacked.
     half = torch.bmm(first.view(B, V * h, H), pixels.view(B, H, C * W))  # (B, V h, C W)
     views = torch.bmm(half.view(B * V, h * C, W), second.flatten(0, 1).mT)  # (B V, h C, w)
     return views.view(B, V, h, C, -1).transpose(2, 3).to(torch.float32)
 
 
 def product_dtype(images: Tensor) -> torch.dtype:
-    """What the products are made of: float16 on a GPU that may round to TF32.
+    """The type of the products' factors: float16 on a GPU that may round to TF32.
 
-    Both keep eleven bits of a number, and half as many bytes move; bytes are exact in either. A value of 255 is then
-    right to 0.1 grey levels. `torch.set_float32_matmul_precision("highest")` asks for float32.
+    Both have eleven significant bits, float16 half as many bytes; bytes are exact in both. A value of 255 is then
+    correct to 0.1 grey levels. `torch.set_float32_matmul_precision("highest")` selects float32.
     """
     narrow = images.is_cuda and torch.get_float32_matmul_precision() != "highest"
     return torch.float16 if narrow else torch.float32

@@ -1,4 +1,4 @@
-"""What a GPU is spared: shapes that depend on data and copies from the host, both of which make it wait."""
+"""Operations without shapes that depend on data and without copies from the host: both make a GPU wait."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 def host_may_look(tensor: Tensor) -> bool:
-    """Whether Python may ask for values: asking a GPU makes it wait, a graph being traced has none yet."""
+    """Whether Python may read values: reading makes a GPU wait, and a graph being traced has none."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def constants(values: Sequence[float], device: torch.device) -> Tensor:
-    """A few numbers as a float32 tensor, written on the device and not copied to it: (n,)."""
+    """A few numbers as a float32 tensor (n,), written on the device instead of copied to it."""
     if device.type == "cpu":
         return torch.tensor(values, dtype=torch.float32)
     return torch.cat([torch.full((1,), value, dtype=torch.float32, device=device) for value in values])
@@ -21,7 +21,7 @@ def constants(values: Sequence[float], device: torch.device) -> Tensor:
 def apply_to(mask: Tensor, images: Tensor, operation: Callable[..., Tensor], *strengths: Tensor) -> Tensor:
     """The images with `operation` applied where the mask is true, each with its row of the strengths.
 
-    A CPU computes the selected images alone and may overwrite its input; a GPU computes all and selects.
+    A CPU computes only the selected images and may overwrite its input; a GPU computes all and selects.
     """
     mask = mask.flatten()  # (N,), or (B, V) of N = B V views
     if not host_may_look(images):

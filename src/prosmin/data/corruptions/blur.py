@@ -38,22 +38,22 @@ def _disc(radius: float, rim: float) -> Tensor:
 
 
 def motion_blur(images: Tensor, c: tuple[int, float], draws: Draws) -> Tensor:
-    """Half a Gaussian along a line, at an angle of -45 to 45 degrees that each image draws."""
+    """Half a Gaussian along a line, at a random angle of -45 to 45 degrees for each image."""
     angle = draws.on_host().uniform("angle").double() * 90 - 45
     return to_bytes(streak(to_unit(images), *c, angle))
 
 
 def streak(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
-    """sum over i of w_i x moved by i pixels at an angle in degrees: (B, C, H, W), (B,) on the CPU -> (B, C, H, W).
+    """sum over i of w_i x shifted by i pixels at an angle in degrees: (B, C, H, W), (B,) on the CPU -> (B, C, H, W).
 
-    Edges are continued. Moves by the whole height or width and more are left out with their weight, so small
-    images come out darker.
+    Edge pixels are repeated. Shifts by the whole height or width or more are left out with their weight, so small
+    images become darker.
     """
     height, width = x.shape[-2:]
     steps = torch.arange(2 * radius + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * (steps / sigma) ** 2)
     weights = weights / weights.sum()
-    # Images in the order of their angles: neighbours move alike, so each move is a few slices of the batch.
+    # Images sorted by angle: neighbours have equal shifts, so each shift is a few slices of the batch.
     turned, order = angle.sort()
     turned = torch.deg2rad(turned)[:, None]
     down = -torch.ceil(steps * turned.sin() - 0.5).long()  # (B, T)
@@ -72,12 +72,12 @@ def streak(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
 
 
 def _runs(down: Tensor, right: Tensor, inside: Tensor) -> list[list[int]]:
-    """Neighbours that move alike, without those left out, of (B, T): step, first, one after the last, both moves."""
+    """Runs of images with equal shifts, without those left out, of (B, T): step, first, last + 1, both shifts."""
     begins = torch.ones_like(inside)
     begins[1:] = (down.diff(dim=0) != 0) | (right.diff(dim=0) != 0) | (inside[1:] != inside[:-1])
     step, first = begins.T.nonzero().unbind(1)
     last = first.roll(-1)
-    last[last == 0] = len(inside)  # where the next run is of the next step
+    last[last == 0] = len(inside)  # if the next run belongs to the next step
     runs = torch.stack([step, first, last, down[first, step], right[first, step]], dim=1)
     return runs[inside[first, step]].tolist()
 
@@ -94,7 +94,7 @@ def zoom_blur(images: Tensor, c: tuple[float, float], draws: Draws) -> Tensor:
 
 
 def _enlarged(x: Tensor, factor: float) -> Tensor:
-    """The centre enlarged, corner pixels on corner pixels, cut to the image's size from the top left."""
+    """The enlarged centre, with corner pixels aligned, cut to the image's size from the top left."""
     box, size = [], []
     for pixels in x.shape[-2:]:
         part = math.ceil(pixels / factor)
@@ -106,11 +106,11 @@ def _enlarged(x: Tensor, factor: float) -> Tensor:
 
 
 def glass_blur(images: Tensor, c: tuple[float, int, int], draws: Draws) -> Tensor:
-    """Blur, let every pixel take the place of a neighbour some times over, blur again.
+    """Blur, copy a random neighbour to every pixel in some passes, blur again.
 
-    The published code means to swap two pixels but copies one onto the other; so does this. A pass goes through
-    the pixels from the last to the first, and each takes the value its neighbour has at that moment: the one from
-    before the pass if the neighbour comes later or is in the margin, else the one it has just taken.
+    The published code intends to swap two pixels but copies one to the other; so does this. A pass goes from the last
+    pixel to the first, and each takes its neighbour's present value: the one before the pass if the neighbour comes
+    later or is in the margin, else the one it has just taken.
     """
     sigma, reach, passes = c
     height, width = images.shape[-2:]
@@ -123,10 +123,10 @@ def glass_blur(images: Tensor, c: tuple[float, int, int], draws: Draws) -> Tenso
 
 
 def _origins(dx: Tensor, dy: Tensor, *, margin: int) -> Tensor:
-    """Where each pixel's value stood before a pass: offsets (B, H, W) -> places (B, H, W) in the flat image.
+    """Where each pixel's value was before a pass: offsets (B, H, W) -> places (B, H, W) in the flat image.
 
-    A place of `count` and more means final. The others point to a pixel to be asked in its turn; asking halves
-    the way to the end each time.
+    A place of `count` or more is final. The others point to another pixel and are followed; each round of following
+    doubles the length of the steps.
     """
     height, width = dx.shape[-2:]
     count = height * width
@@ -144,5 +144,5 @@ def _origins(dx: Tensor, dy: Tensor, *, margin: int) -> Tensor:
 
 
 def _within(place: Tensor, margin: int, size: int) -> Tensor:
-    """The pixels a pass goes through."""
+    """The pixels that a pass changes."""
     return (place > margin) & (place <= size - margin)

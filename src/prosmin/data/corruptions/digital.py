@@ -16,7 +16,7 @@ from prosmin.data.image_sets import CHUNK, worker_count
 
 
 def contrast(images: Tensor, factor: float, draws: Draws) -> Tensor:
-    """Every channel drawn towards its mean."""
+    """Every channel moved towards its mean."""
     x = to_unit(images)
     mean = x.mean((-2, -1), keepdim=True, dtype=torch.float64).float()
     return to_bytes((x - mean).mul_(factor).add_(mean))
@@ -25,23 +25,23 @@ def contrast(images: Tensor, factor: float, draws: Draws) -> Tensor:
 def saturate(images: Tensor, c: tuple[float, float], draws: Draws) -> Tensor:
     """The saturation S of hue, saturation, value becomes a S + b.
 
-    With the value V, the highest channel, a channel is V - (V - x): what it lacks grows as S' / S. A grey pixel has
-    no hue; the reference calls it red, so green and blue lose.
+    With the value V, the highest channel, a channel is V - (V - x), and V - x is multiplied by S' / S. A grey pixel has
+    no hue; the reference treats it as red, so green and blue are reduced.
     """
     factor, summand = c
     x = to_unit(images)
     value = x.amax(1, keepdim=True)
     lack = value - x
     saturation = lack.amax(1, keepdim=True) / value.clamp_min(1e-12)
-    wanted = (saturation * factor + summand).clamp_(0.0, 1.0)
+    target = (saturation * factor + summand).clamp_(0.0, 1.0)
     colourless = saturation == 0
     red = torch.tensor([0.0, 1.0, 1.0], device=x.device)[:, None, None]
     lack = torch.where(colourless, value * red, lack / torch.where(colourless, 1.0, saturation))
-    return to_bytes(value - lack * wanted)
+    return to_bytes(value - lack * target)
 
 
 def elastic_transform(images: Tensor, c: tuple[float, float, float], draws: Draws) -> Tensor:
-    """Three corners of a square moved, then every pixel taken from a place nearby by a smoothed random field."""
+    """An affine move of three corners of a square, then displacements of all pixels by a smoothed random field."""
     strength, sigma, corners = c
     height, width = images.shape[-2:]
     x = to_unit(images)
@@ -60,12 +60,12 @@ def elastic_transform(images: Tensor, c: tuple[float, float, float], draws: Draw
 
 
 def _moved(x: Tensor, moves: Tensor) -> Tensor:
-    """The affine image in which three corners of the middle third went by (B, 3, 2) pixels, x before y.
+    """The affine map that moves three corners of the middle third by (B, 3, 2) pixels, x before y.
 
-    Mirrored about the pixels at the edges. The moves are float64 on the CPU.
+    Mirrored about the edge pixels. The moves are float64 on the CPU.
     """
     height, width = x.shape[-2:]
-    # The publication takes the centre's row for its x and the other way round; it has square images.
+    # The published code exchanges the centre's row and column, which are equal in its square images.
     down, right, side = height // 2, width // 2, min(height, width) // 3
     old = torch.tensor([[right + side, down + side], [right + side, down - side], [right - side, down - side]])
     old = old.double().expand(moves.shape)
@@ -79,7 +79,7 @@ def _moved(x: Tensor, moves: Tensor) -> Tensor:
 
 
 def pixelate(images: Tensor, share: float, draws: Draws) -> Tensor:
-    """Reduced by means over boxes, enlarged by repeating pixels: Pillow's BOX, then NEAREST."""
+    """Reduced by averaging over boxes, enlarged by repeating pixels: Pillow's BOX, then NEAREST."""
     x = images.to(torch.float32)
     for dim in (-1, -2):  # Pillow reduces the width first and rounds after each
         size = images.shape[dim]
@@ -93,7 +93,7 @@ def pixelate(images: Tensor, share: float, draws: Draws) -> Tensor:
 def _boxes(size: int, small: int) -> tuple[Tensor, Tensor]:
     """The pixels whose centres lie in each of `small` equal boxes, and equal weights: (small, T) each.
 
-    Centres on an edge belong where Pillow's arithmetic puts them, which this repeats.
+    The arithmetic is Pillow's, so that centres on an edge belong to the same box.
     """
     ratio = size / small
     centre = (torch.arange(small, dtype=torch.float64)[:, None] + 0.5) * ratio
@@ -106,17 +106,17 @@ def _boxes(size: int, small: int) -> tuple[Tensor, Tensor]:
 
 
 def _nearest(small: int, size: int) -> Tensor:
-    """The pixel each of `size` repeats. Pillow adds up the steps, and so its rounding: a product would differ."""
+    """The source of each of `size` pixels. Like Pillow it adds up the steps: a product would round differently."""
     steps = itertools.accumulate(itertools.repeat(small / size, size - 1), initial=0.5 * small / size)
     return torch.tensor([int(place) for place in steps])
 
 
 def jpeg_compression(images: Tensor, quality: int, draws: Draws) -> Tensor:
-    """Written as JPEG and read back, in threads: Pillow's quantisation is the reference, on any device."""
+    """Encoded as JPEG and decoded, in threads, by Pillow for every device: its quantisation is the reference."""
 
     def through(pictures: Tensor) -> list[Tensor]:
         files = [_as_jpeg(picture, quality) for picture in pictures.permute(0, 2, 3, 1).numpy()]
-        return [decode(file) for file in files]  # all after the last was written: in turns, either is half as fast
+        return [decode(file) for file in files]  # after all were encoded: alternating is half as fast
 
     with ThreadPoolExecutor(worker_count()) as pool:
         done = list(itertools.chain.from_iterable(pool.map(through, images.cpu().split(CHUNK))))

@@ -1,4 +1,4 @@
-"""The part of an image that an encoder looks at, as an image: corruptions are made at the size it sees."""
+"""Corrupted images, generated at the size that the encoder sees."""
 
 import dataclasses
 import hashlib
@@ -38,9 +38,9 @@ def framed_sides(sizes: Tensor, views: ViewsConfig) -> Tensor:
 
 @torch.no_grad()
 def framed(pictures: Pictures, views: ViewsConfig) -> Pictures:
-    """The evaluation view of each image as uint8, reduced to the view's size where it is larger, never enlarged.
+    """The evaluation view of each image as uint8, reduced to the view's size if it is larger, never enlarged.
 
-    So were ImageNet-C (corrupted after the resize and crop to 224 pixels) and CIFAR-10-C (at 32 pixels) made.
+    ImageNet-C (corrupted after the resize and crop to 224 pixels) and CIFAR-10-C (at 32 pixels) were made this way.
     """
     boxes = centre_boxes(pictures.sizes, share=views.crop_share)
     sides = framed_sides(pictures.sizes, views)
@@ -78,13 +78,13 @@ TORCH: dict[str, Callable[[Tensor, Any, Draws], Tensor]] = {
     "jpeg_compression": digital.jpeg_compression,
     "spatter": spatter.spatter,
 }
-"""What is computed in batches, from images, the parameters of a severity, and draws."""
+"""Functions of a batch of images, the parameters of a severity, and random draws."""
 
 _CPU_VALUES, _GPU_VALUES = 2**20, 2**25  # values of a batch: a CPU's cache, a part of a GPU's memory
 
 
 def generators(names: Sequence[str], generator: str = GENERATORS[0]) -> tuple[dict[str, str], dict[str, str]]:
-    """What makes each corruption on this machine, and why the others cannot be made."""
+    """The generator of each corruption, and the error of each that cannot be made on this machine."""
     made: dict[str, str] = {}
     left_out: dict[str, str] = {}
     for name in names:
@@ -97,7 +97,7 @@ def generators(names: Sequence[str], generator: str = GENERATORS[0]) -> tuple[di
 
 
 def _check_installed(name: str, generator: str) -> None:
-    """Raises ProsminError where what it needs is not installed."""
+    """Raises ProsminError if a package that it needs is not installed."""
     if generator != "torch":
         reference.library()
     elif name == "frost":
@@ -118,12 +118,12 @@ def corrupt(
     cache: Path | None = None,
     progress: Progress = lambda done: None,
 ) -> Pictures:
-    """The images with one corruption at one severity, 1 to 5; what is random follows from seed and place.
+    """The images with one corruption at one severity, 1 to 5; randomness is a function of seed and position.
 
-    `parameters` are "imagenet-c" or "cifar-10-c". `generator` is "torch", or "imagecorruptions", which has ImageNet-C's
-    parameters alone. `device` is where torch works, `workers` the processes of imagecorruptions (None: the cores).
-    With a folder as `cache`, what was made once for these pixels is read back. `progress` is told how many more
-    images are done. The result is where the images are.
+    `parameters` are "imagenet-c" or "cifar-10-c". `generator` is "torch", or "imagecorruptions", which has only
+    ImageNet-C's parameters. torch works on `device`; imagecorruptions in `workers` processes (default: one per core).
+    With a folder as `cache`, earlier results for the same pixels are read from it. `progress` is called with the
+    number of images just finished. The result is on the images' device.
     """
     _check(pictures, name, severity, parameters, generator)
     work = _Work(name, severity, parameters, seed, torch.device(device), workers or worker_count(), progress)
@@ -142,7 +142,7 @@ def corrupt(
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """What is asked for, and with what means."""
+    """One request."""
 
     name: str
     severity: int
@@ -157,7 +157,7 @@ class _Work:
 
 
 def _make(pictures: Pictures, generator: str, work: _Work) -> Tensor:
-    """Images of one size after the other; what is around them stays zero."""
+    """All images of one size, then those of the next; the padding stays zero."""
     make = _by_torch if generator == "torch" else _by_reference
     images = torch.zeros_like(pictures.images)
     for height, width in pictures.sizes.unique(dim=0).tolist():
@@ -167,7 +167,7 @@ def _make(pictures: Pictures, generator: str, work: _Work) -> Tensor:
 
 
 def _by_torch(whole: Tensor, where: Tensor, out: Tensor, work: _Work) -> None:
-    """Fill `out` at the places `where`, in batches."""
+    """Fill `out` at the indices `where`, in batches."""
     values = _CPU_VALUES if work.device.type == "cpu" else _GPU_VALUES
     for chosen in where.split(max(1, values // whole[0].numel())):
         images = whole[chosen].to(work.device).contiguous()
@@ -178,7 +178,7 @@ def _by_torch(whole: Tensor, where: Tensor, out: Tensor, work: _Work) -> None:
 
 
 def _by_reference(whole: Tensor, where: Tensor, out: Tensor, work: _Work) -> None:
-    """Fill `out` at the places `where`, by processes."""
+    """Fill `out` at the indices `where`, in processes."""
     arrays = whole[where].permute(0, 2, 3, 1).contiguous().cpu().numpy()
     seeds = work.draws(where.cpu()).numpy_seeds().numpy()
     done = reference.corrupt_arrays(
@@ -188,29 +188,28 @@ def _by_reference(whole: Tensor, where: Tensor, out: Tensor, work: _Work) -> Non
 
 
 def _check(pictures: Pictures, name: str, severity: int, parameters: str, generator: str) -> None:
-    """An error for whatever is wrong."""
     check_names((name,))
     check_severities((severity,))
     check_parameters(parameters, auto=False)
     if len(pictures) and int(pictures.sizes.min()) < reference.SMALLEST:
         raise ProsminError(
-            f"The smallest side of an image in {pictures.spec} has {int(pictures.sizes.min())} pixels; corruptions "
-            f"are defined from {reference.SMALLEST} pixels on. Enlarge the images first, or leave this out."
+            f"The smallest side of an image in {pictures.spec} has {int(pictures.sizes.min())} pixels; allowed for "
+            f"corruptions: {reference.SMALLEST} or more. Enlarge the images first, or leave this protocol out."
         )
     check_generator(generator, parameters)
     _check_installed(name, generator)
 
 
 def _cache_name(pictures: Pictures, generator: str, work: _Work) -> str:
-    """All that decides the pixels, versions and the kind of device included."""
-    asked = f"{work.name} {work.severity} {work.parameters} {work.seed}"
+    """Contains a hash of everything that determines the pixels, versions and type of device included."""
+    request = f"{work.name} {work.severity} {work.parameters} {work.seed}"
     versions = f"{__version__} {torch.__version__} {reference.version()}"
-    text = f"{pictures.content_hash()} {asked} {generator} {work.device.type} {versions}"
+    text = f"{pictures.content_hash()} {request} {generator} {work.device.type} {versions}"
     return f"{work.name}-{work.severity}-{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}.npy"
 
 
 def _read(path: Path, *, like: Tensor) -> Tensor | None:
-    """A kept result; None where there is none or it is damaged."""
+    """A stored result; None if it is missing or damaged."""
     try:
         images = torch.from_numpy(np.load(path))
     except (OSError, ValueError, EOFError):

@@ -1,4 +1,4 @@
-"""Noise of every pixel and channel on its own: gaussian, shot, impulse, speckle. (B, 3, H, W) uint8 -> the same."""
+"""Independent noise of every pixel and channel: gaussian, shot, impulse, speckle. (B, 3, H, W) uint8 -> the same."""
 
 import math
 
@@ -25,7 +25,7 @@ def shot_noise(images: Tensor, photons: int, draws: Draws) -> Tensor:
     """Poisson(photons x) / photons, by inverting the distribution function of each of the 256 grey levels."""
     table = _poisson_table(photons)  # (256, K)
     level = images.to(torch.int64)
-    # Row g holds g + P(count <= k): one sorted line of numbers for all levels, searched at once.
+    # Row g is g + P(count <= k): one sorted line of numbers for all levels, searched at once.
     line = (table + torch.arange(256, dtype=torch.float64)[:, None]).flatten().to(images.device)
     number = draws.uniform("noise", *images.shape[1:]).double()
     count = torch.searchsorted(line, level + number, right=True) - level * table.shape[1]
@@ -33,7 +33,7 @@ def shot_noise(images: Tensor, photons: int, draws: Draws) -> Tensor:
 
 
 def _poisson_table(photons: int) -> Tensor:
-    """P(count <= k) at the rate of each grey level, float64: (256, K); K leaves out less than 24 bits can draw."""
+    """P(count <= k) at the rate of each grey level, float64: (256, K); the rest is below 24-bit resolution."""
     counts = torch.arange(photons + math.ceil(10 * math.sqrt(photons)) + 20, dtype=torch.float64)
     rate = torch.arange(256, dtype=torch.float64)[:, None] * photons / 255
     log_pmf = torch.special.xlogy(counts, rate) - rate - torch.lgamma(counts + 1)
@@ -41,7 +41,7 @@ def _poisson_table(photons: int) -> Tensor:
 
 
 def impulse_noise(images: Tensor, share: float, draws: Draws) -> Tensor:
-    """A share of the values becomes black or white, as likely the one as the other."""
+    """A share of the values becomes black or white with equal probability."""
     lost, white = draws.uniform("noise", 2, *images.shape[1:]).unbind(1)
     extreme = (white <= 0.5).to(torch.uint8) * 255
     return torch.where(lost <= share, extreme, images)

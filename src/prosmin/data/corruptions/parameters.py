@@ -11,32 +11,32 @@ COMMON = (
     "snow", "frost", "fog", "brightness",
     "contrast", "elastic_transform", "pixelate", "jpeg_compression",
 )  # fmt: skip
-"""The fifteen that a mean corruption error is over."""
+"""The fifteen of the mean corruption error."""
 
 EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-"""Four more, published for choosing a model; never part of the mean over the fifteen."""
+"""Four more, published for model selection; never part of the mean over the fifteen."""
 
 ALL = COMMON + EXTRA
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
 def check_names(names: tuple[str, ...]) -> None:
-    """An error for no corruption, an unknown one or one named twice."""
+    """Raise for no corruption, an unknown one or a duplicate."""
     for name in names:
         if name not in ALL:
-            raise UsageError(f"There is no corruption {name!r}; there are: {', '.join(ALL)}.")
+            raise UsageError(f"The corruption {name!r} does not exist; allowed: {', '.join(ALL)}.")
     if not names or len(set(names)) < len(names):
-        raise UsageError(f"The corruptions are {list(names)}; name one or more of {', '.join(ALL)}, each once.")
+        raise UsageError(f"The corruptions are {list(names)}; allowed: one or more of {', '.join(ALL)}, each once.")
 
 
 def check_severities(severities: tuple[int, ...]) -> None:
-    """An error for no severity, an unknown one or one given twice."""
+    """Raise for no severity, an unknown one or a duplicate."""
     if not severities or len(set(severities)) < len(severities) or not set(severities) <= set(SEVERITIES):
-        raise UsageError(f"The severities are {list(severities)}; give one or more of 1, 2, 3, 4, 5, each once.")
+        raise UsageError(f"The severities are {list(severities)}; allowed: one or more of 1, 2, 3, 4, 5, each once.")
 
 
 Table = Mapping[str, tuple[Any, ...]]
-"""Corruption -> what its function is given, by severity."""
+"""Corruption -> the parameters of its function, by severity."""
 
 IMAGENET_C: Table = {
     # standard deviation
@@ -128,43 +128,43 @@ CIFAR_10_C: Table = {
 PARAMETERS: dict[str, Table] = {"imagenet-c": IMAGENET_C, "cifar-10-c": CIFAR_10_C}
 AUTO = "auto"
 SMALL = 64
-"""Pixels up to which "auto" is CIFAR-10-C's: ImageNet-C's leave little of so small an image."""
+"""Side in pixels up to which "auto" means CIFAR-10-C's: ImageNet-C's would leave little of so small an image."""
 
 
 GENERATORS = ("torch", "imagecorruptions")
-"""What makes corruptions; the second, the reference, knows ImageNet-C's parameters alone."""
+"""What makes corruptions; the second, the reference, has only ImageNet-C's parameters."""
 
 
 _OLD_NAMES = {"ImageNet-C's, at the size the encoder sees": "imagenet-c"}
 
 
 def parameters_for(choice: str, side: int) -> str:
-    """The name of a table: the one that is chosen, by "auto" that for images of this many pixels."""
+    """The name of the chosen table; for "auto" that for images of this side in pixels."""
     if choice == AUTO:
         return "cifar-10-c" if side <= SMALL else "imagenet-c"
     return choice
 
 
 def parameters_of(settings: Mapping[str, Any]) -> str | None:
-    """The table that a result of generated corruptions names, also by the name it had once; None: it names none."""
+    """The table that a result names, also under its earlier name; None if it names none."""
     name = settings.get("parameters")
     return None if name is None else _OLD_NAMES.get(str(name), str(name))
 
 
 def check_parameters(choice: str, *, auto: bool) -> None:
-    """An error for a table that there is not."""
+    """Raise for an unknown table."""
     allowed = (*((AUTO,) if auto else ()), *PARAMETERS)
     if choice not in allowed:
         raise UsageError(f"The parameters of corruptions are {choice!r}; allowed: {', '.join(allowed)}.")
 
 
 def generators_of(parameters: str) -> tuple[str, ...]:
-    """What can make corruptions with these parameters."""
+    """The generators that have these parameters."""
     return GENERATORS[:1] if parameters == "cifar-10-c" else GENERATORS
 
 
 def check_generator(generator: str, parameters: str) -> None:
-    """An error for a generator that there is not, or that does not know the parameters."""
+    """Raise for an unknown generator, or one without these parameters."""
     allowed = generators_of(parameters)
     if generator not in allowed:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What corruptions are made of: random numbers, grey levels, filters along one axis."""
+"""Building blocks of corruptions: random numbers, grey levels, filters along one axis."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Draws:
     positions: Tensor
 
     def uniform(self, what: str, *shape: int) -> Tensor:
-        """Uniform in [0, 1), float32: (B, *shape). Each `what` is a draw of its own."""
+        """Uniform in [0, 1), float32: (B, *shape). Each `what` is an independent draw."""
         return randomness.uniform(self._key(what), self.positions, math.prod(shape)).view(-1, *shape)
 
     def normal(self, what: str, *shape: int) -> Tensor:
@@ -27,11 +27,11 @@ class Draws:
         return randomness.normal(self._key(what), self.positions, shape)
 
     def on_host(self) -> "Draws":
-        """The same draws on the CPU, for numbers that decide by a threshold: a GPU's last bits would tip some."""
+        """The same draws on the CPU, for numbers compared with a threshold: a GPU's last bits may differ."""
         return Draws(self.seed, self.name, self.severity, self.positions.cpu())
 
     def numpy_seeds(self) -> Tensor:
-        """Four numbers of 24 bits an image, int64 (B, 4), to seed another library's generator."""
+        """Four 24-bit numbers per image, int64 (B, 4), to seed another library's generator."""
         return (self.uniform("seed", 4) * 2.0**24).to(torch.int64)
 
     def _key(self, what: str) -> int:
@@ -39,7 +39,7 @@ class Draws:
 
 
 _GRACE = 2.0**-10
-"""Added before cutting: 128 that comes out as 127.99999 stays 128, on every device and with any number of threads."""
+"""Added before truncation, so that 127.99999 becomes 128 on every device and with any number of threads."""
 
 
 def to_unit(images: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def to_unit(images: Tensor) -> Tensor:
 
 
 def to_bytes(x: Tensor) -> Tensor:
-    """Any numbers, clamped to [0, 1] -> uint8, cut off and not rounded."""
+    """Any numbers, clamped to [0, 1] -> uint8, truncated, not rounded."""
     return x.clamp(0.0, 1.0).mul_(255.0).add_(_GRACE).to(torch.uint8)
 
 
@@ -60,7 +60,7 @@ def gaussian_kernel(sigma: float, truncate: float) -> list[float]:
 
 
 def gaussian(x: Tensor, sigma: float) -> Tensor:
-    """Gaussian blur of (..., H, W) with its edges continued, as skimage.filters.gaussian does by default."""
+    """Gaussian blur of (..., H, W) with edge pixels repeated, as skimage.filters.gaussian does by default."""
     kernel = gaussian_kernel(sigma, truncate=4.0)
     return convolve(convolve(x, kernel, dim=-2, border="nearest"), kernel, dim=-1, border="nearest")
 

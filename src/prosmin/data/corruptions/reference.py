@@ -1,8 +1,8 @@
 """Corruptions by imagecorruptions-imaug, on the CPU, image by image.
 
-It draws from numpy's global state, so images go to processes and not to threads, and every image is seeded on
-its own: the result is the same in any number of processes. This module imports neither torch nor the library until
-it is used, which keeps those processes light.
+The library draws from numpy's global state, so images go to processes, not threads, and every image has its own
+seed: the result is the same for any number of processes. This module imports neither torch nor, before it is used,
+the library, so that the processes start fast.
 """
 
 import os
@@ -24,20 +24,20 @@ from prosmin.errors import ProsminError
 PACKAGE = "imagecorruptions-imaug"
 INSTALL = "pip install 'prosmin[corruptions]'"
 SMALLEST = 32
-"""Its least height and width, in pixels."""
+"""The smallest height and width that the library allows, in pixels."""
 
 _FEW = 2**22
 """Pixels up to which starting processes takes longer than the work."""
 _CHUNK = 2**18
-"""Pixels a process is given at once."""
+"""Pixels per task."""
 
 _state = threading.Lock()
 
 
 def version() -> str | None:
-    """The library's version, without importing it; None where it is not installed.
+    """The library's version, without importing it; None if it is not installed.
 
-    An older package, imagecorruptions, has the same module and does not work with present versions of numpy.
+    The older package imagecorruptions has a module of the same name and does not work with current numpy.
     """
     try:
         return metadata.version(PACKAGE)
@@ -46,15 +46,15 @@ def version() -> str | None:
 
 
 def library() -> Any:
-    """The library itself. Raises ProsminError where it, or what it needs, is missing."""
+    """The library. Raises ProsminError if it, or a package that it needs, is missing."""
     if version() is None:
         raise ProsminError(f"{PACKAGE} is not installed: {INSTALL}.")
     try:
         import imagecorruptions
-    except ImportError as error:  # OpenCV's wheel needs libraries of a desktop, which servers often lack
+    except ImportError as error:  # OpenCV's wheel needs desktop libraries, which servers often lack
         raise ProsminError(
-            f"{PACKAGE} cannot be imported: {error}. Where a library such as libGL is missing, install "
-            "opencv-python-headless in the place of opencv-python."
+            f"{PACKAGE} cannot be imported: {error}. If a library such as libGL is missing, install "
+            "opencv-python-headless instead of opencv-python."
         ) from None
     return imagecorruptions
 
@@ -68,7 +68,7 @@ def corrupt_arrays(
     workers: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> np.ndarray:
-    """Images (N, H, W, 3) uint8 with seeds (N, 4), corrupted; `progress` hears how many more are done."""
+    """Images (N, H, W, 3) uint8 with seeds (N, 4), corrupted; `progress` gets the number just finished."""
     pixels = pictures.shape[1] * pictures.shape[2]
     step = max(1, _CHUNK // pixels)
     tasks = [
@@ -84,11 +84,11 @@ def corrupt_arrays(
 
 
 def corrupt_some(pictures: np.ndarray, name: str, severity: int, seeds: np.ndarray) -> np.ndarray:
-    """A few images, here and now. numpy's global state is afterwards what it was."""
+    """A few images, in this process. numpy's global state is restored afterwards."""
     corruption = library().corruption_dict[name]
     done = np.empty_like(pictures)
     with _state, np.errstate(invalid="ignore"):
-        before = np.random.get_state()  # noqa: NPY002  (the library knows no other generator)
+        before = np.random.get_state()  # noqa: NPY002  (the library has no other generator)
         try:
             for i, (picture, seed) in enumerate(zip(pictures, seeds, strict=True)):
                 done[i] = _corrupt_one(corruption, picture, severity, seed)
@@ -101,20 +101,20 @@ def _corrupt_one(corruption: Any, picture: np.ndarray, severity: int, seed: np.n
     from PIL import Image
 
     np.random.seed(seed)  # noqa: NPY002
-    # These two have a generator of their own, which would start from the clock.
-    own = corruption.__name__ in ("impulse_noise", "glass_blur")
-    values = np.asarray(corruption(Image.fromarray(picture), severity, **({"seed": int(seed[0])} if own else {})))
+    # These two have a separate generator, which would be seeded from the clock.
+    seeded = corruption.__name__ in ("impulse_noise", "glass_blur")
+    values = np.asarray(corruption(Image.fromarray(picture), severity, **({"seed": int(seed[0])} if seeded else {})))
     if values.dtype.kind == "f":
-        # A spatter without a single drop divides 0 by 0, which as a byte is a black image: it is the clean one.
+        # A spatter without drops divides 0 by 0, which would become a black image instead of the clean one.
         values = np.where(np.isnan(values), picture, values)
     return values.astype(np.uint8)
 
 
 @contextmanager
 def _processes(count: int) -> Iterator[Callable[[list[tuple]], Iterator[np.ndarray]]]:
-    """A function that corrupts tasks in order, in `count` processes; with one, in this one.
+    """A function that works through tasks in order, in `count` processes; a count of 1 means this process.
 
-    Plain processes that read and write pickles. Those of `multiprocessing` would run the user's script again.
+    Plain processes that exchange pickles: `multiprocessing` would run the user's script again.
     """
     if count <= 1:
         yield lambda tasks: (corrupt_some(*task) for task in tasks)
@@ -142,7 +142,7 @@ def _processes(count: int) -> Iterator[Callable[[list[tuple]], Iterator[np.ndarr
     finally:
         pool.shutdown(cancel_futures=True)
         for process in started:
-            process.communicate()  # closes its input, at which it ends
+            process.communicate()  # closes its input, which ends it
 
 
 def _ask(process: subprocess.Popen, task: tuple) -> np.ndarray:
@@ -154,8 +154,8 @@ def _ask(process: subprocess.Popen, task: tuple) -> np.ndarray:
         answer = pickle.load(process.stdout)
     except (OSError, EOFError, pickle.UnpicklingError):
         raise ProsminError(
-            f"A process that corrupts images ended with status {process.poll()}; its message stands above. "
-            "Is there memory enough?"
+            f"A process that corrupts images ended with status {process.poll()}; its message is printed above. "
+            "Check that there is enough memory."
         ) from None
     if isinstance(answer, ProsminError):
         raise answer

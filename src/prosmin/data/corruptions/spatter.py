@@ -1,7 +1,7 @@
 """Drops of water or mud on the lens. (B, 3, H, W) uint8 -> the same.
 
-Water is drawn by a chain of OpenCV's operations in the publication; here they are whole numbers in batches, the same
-on every device.
+The published code draws water with a chain of OpenCV operations; here they are integer operations on batches, with
+the same result on every device.
 """
 
 import torch
@@ -25,10 +25,10 @@ _MOVES = tuple(
 
 
 def spatter(images: Tensor, c: tuple[float, float, float, float, float, bool], draws: Draws) -> Tensor:
-    """Smoothed noise above a threshold are the drops; water is lit at its edges, mud covers what is under it."""
+    """Drops are smoothed noise above a threshold; water is lit at its edges, mud covers the image."""
     mean, deviation, sigma, threshold, last, mud = c
     noise = draws.on_host().normal("drops", *images.shape[-2:]).to(images.device)
-    # In float64 all devices round alike, so a threshold or a grey level is the same on each.
+    # In float64 thresholds and grey levels are the same on every device.
     drops = gaussian(noise.double().mul_(deviation).add_(mean), sigma)  # (B, H, W)
     x = to_unit(images)
     if mud:
@@ -37,7 +37,7 @@ def spatter(images: Tensor, c: tuple[float, float, float, float, float, bool], d
         return to_bytes(x * (1 - cover) + cover * _colour(MUD, x))
     level = drops.masked_fill_(drops < threshold, 0.0).mul_(255.0).long().remainder_(256)
     light = (level * _lit(_distance(_edges(level)))).float()
-    brightest = light.amax((1, 2), keepdim=True).clamp_min_(1.0)  # without a drop it is dark all over
+    brightest = light.amax((1, 2), keepdim=True).clamp_min_(1.0)  # all dark without drops
     return to_bytes(x + (light / brightest * last)[:, None] * _colour(WATER, x))
 
 
@@ -46,7 +46,7 @@ def _colour(colour: tuple[float, ...], x: Tensor) -> Tensor:
 
 
 def _edges(level: Tensor) -> Tensor:
-    """Canny's edges of grey levels, int64 (B, H, W) -> bool, by Sobel's gradients in the sum of both lengths."""
+    """Canny edges of grey levels, int64 (B, H, W) -> bool, from Sobel gradients with the L1 norm."""
     wide = _widened(level, "replicate")
     right = sum(weight * (wide[:, i : i + level.shape[1], 2:] - wide[:, i : i + level.shape[1], :-2])
                 for i, weight in enumerate((1, 2, 1)))  # fmt: skip
@@ -80,7 +80,7 @@ def _distance(edges: Tensor) -> Tensor:
     """To the nearest edge by steps of 1, 1.4 and 2.1969 pixels, `_FAR` at most, in 16 bits: bool -> int64 (B, H, W)."""
     height, width = edges.shape[1:]
     distance = torch.where(edges, 0, _FAR * _ONE)
-    for _ in range(_FAR):  # each round goes a pixel further at least
+    for _ in range(_FAR):  # each round reaches at least one pixel further
         wide = F.pad(distance, (2, 2, 2, 2), value=_FAR * _ONE)
         nearer = distance
         for dy, dx, length in _MOVES:
@@ -92,14 +92,14 @@ def _distance(edges: Tensor) -> Tensor:
 
 
 def _lit(distance: Tensor) -> Tensor:
-    """Distances as a landscape lit from one side: int64 (B, H, W), grey levels."""
+    """Distances as a relief lit from one side: int64 (B, H, W), grey levels."""
     heights = _equalised(_summed(distance, ((1, 1, 1),) * 3) // (9 * _ONE))
     relief = _summed(heights, _RELIEF).clamp_(0, 255)
     return (2 * _summed(relief, ((1, 1, 1),) * 3) + 9) // 18  # the mean of nine, rounded
 
 
 def _equalised(level: Tensor) -> Tensor:
-    """Every level moved to the share of the pixels up to it; the lowest one becomes 0. A flat image stays."""
+    """Histogram equalisation; the lowest level becomes 0. A uniform image stays unchanged."""
     flat = level.flatten(1)
     count = level.new_zeros(len(level), 256).scatter_add_(1, flat, torch.ones_like(flat))
     lowest = flat.amin(1, keepdim=True)
@@ -110,7 +110,7 @@ def _equalised(level: Tensor) -> Tensor:
 
 
 def _summed(x: Tensor, kernel: tuple[tuple[int, ...], ...]) -> Tensor:
-    """Correlation with a kernel of 3 x 3 whole numbers, mirrored at the edges."""
+    """Correlation with a 3 x 3 integer kernel, mirrored at the edges."""
     wide = _widened(x, "reflect")
     height, width = x.shape[1:]
     total = torch.zeros_like(x)
@@ -121,5 +121,5 @@ def _summed(x: Tensor, kernel: tuple[tuple[int, ...], ...]) -> Tensor:
 
 
 def _widened(x: Tensor, border: str) -> Tensor:
-    """By a pixel on every side. Through float64: whole numbers are not padded so on every device."""
+    """Padded by a pixel on every side, in float64: not every device can pad integers so."""
     return F.pad(x.double()[:, None], (1, 1, 1, 1), mode=border)[:, 0].long()

@@ -17,12 +17,12 @@ from prosmin.data.image_sets import Pictures, load_pictures
 from prosmin.data.sources import parse
 from prosmin.errors import ProsminError, UsageError
 
-_WORDNET = re.compile(r"n\d{8}")  # what ImageNet's class folders are called
+_WORDNET = re.compile(r"n\d{8}")  # the names of ImageNet's class folders
 
 
 @dataclass(frozen=True)
 class StoredSet:
-    """A folder of corrupted images whose labels count the classes of the encoder's data."""
+    """A folder of corrupted images whose labels are numbers of the data's classes."""
 
     root: Path
     layout: str  # "CIFAR-C" or "ImageNet-C"
@@ -31,7 +31,7 @@ class StoredSet:
 
     @property
     def framed(self) -> bool:
-        """Whether its images are already cut as evaluation cuts them: ImageNet-C's are, to 224 pixels."""
+        """Whether its images are already cropped for evaluation: ImageNet-C's are, to 224 pixels."""
         return self.layout == "ImageNet-C"
 
     def read(self, name: str, severity: int) -> Pictures:
@@ -40,20 +40,20 @@ class StoredSet:
 
 
 def open_stored(spec: str, classes: tuple[str, ...]) -> StoredSet:
-    """The set in a folder, `folder:PATH`; nothing is read yet but names."""
+    """The set in a folder, `folder:PATH`; only names are read."""
     kind, rest = parse(spec)
     root = Path(rest).expanduser()
     if kind.name != "folder" or not root.is_dir():
         raise UsageError(
-            f"The corrupted set {spec} is no folder. Give folder:PATH with CIFAR-10-C (NAME.npy and labels.npy) or "
+            f"The corrupted set {spec} is not a folder. Give folder:PATH with CIFAR-10-C (NAME.npy and labels.npy) or "
             "ImageNet-C (NAME/SEVERITY/CLASS/*.JPEG) as published."
         )
     arrays = (root / "labels.npy").is_file()
     names = tuple(name for name in ALL if (root / f"{name}.npy" if arrays else root / name / "1").exists())
     if not names:
         raise ProsminError(
-            f"{root} holds no corruption: neither labels.npy with files such as gaussian_noise.npy (CIFAR-10-C), nor "
-            "folders such as gaussian_noise/1 (ImageNet-C). Name the folder in which these lie."
+            f"{root} contains no corruption: neither labels.npy with files such as gaussian_noise.npy (CIFAR-10-C) nor "
+            "folders such as gaussian_noise/1 (ImageNet-C). Give the folder that contains these."
         )
     return StoredSet(root, "CIFAR-C" if arrays else "ImageNet-C", names, classes)
 
@@ -61,8 +61,8 @@ def open_stored(spec: str, classes: tuple[str, ...]) -> StoredSet:
 def _read_arrays(stored: StoredSet, name: str, severity: int) -> Pictures:
     labels = torch.from_numpy(_load(stored.root / "labels.npy", lazily=False)).long()
     pixels = _load(stored.root / f"{name}.npy", lazily=True)
-    sound = pixels.ndim == 4 and pixels.shape[-1] == 3 and pixels.dtype == np.uint8
-    if labels.ndim != 1 or not sound or len(pixels) != len(labels) or len(labels) % len(SEVERITIES):
+    valid = pixels.ndim == 4 and pixels.shape[-1] == 3 and pixels.dtype == np.uint8
+    if labels.ndim != 1 or not valid or len(pixels) != len(labels) or len(labels) % len(SEVERITIES):
         raise ProsminError(
             f"{stored.root / name}.npy has {pixels.dtype} {pixels.shape} and labels.npy {tuple(labels.shape)}; "
             "allowed: uint8 (5 n, H, W, 3) and (5 n,), the five severities one after the other. Copy both again."
@@ -89,7 +89,7 @@ def _load(path: Path, *, lazily: bool) -> np.ndarray:
     try:
         return np.load(path, mmap_mode="r" if lazily else None)
     except (OSError, ValueError, EOFError) as error:
-        raise ProsminError(f"{path} cannot be read as an array of numpy: {error}. Copy it again.") from None
+        raise ProsminError(f"{path} cannot be read as a numpy array: {error}. Copy it again.") from None
 
 
 def _read_folder(stored: StoredSet, name: str, severity: int) -> Pictures:
@@ -113,12 +113,12 @@ def _class_numbers(folders: tuple[str, ...], stored: StoredSet) -> Tensor:
     if set(folders) <= set(stored.classes):
         number = {name: i for i, name in enumerate(stored.classes)}
         return torch.tensor([number[name] for name in folders])
-    # Where ImageNet's classes go by words ("tench"), they are still numbered in the order of their folders.
+    # If ImageNet's classes have names ("tench"), their order is still that of the folders.
     wordnet = all(_WORDNET.fullmatch(name) for name in folders)
     if wordnet and len(folders) == len(stored.classes) and not any(_WORDNET.fullmatch(name) for name in stored.classes):
         return torch.arange(len(folders))
-    strange = sorted(set(folders) - set(stored.classes))[:5]
+    unknown = sorted(set(folders) - set(stored.classes))[:5]
     raise ProsminError(
-        f"{stored.root} has classes the data has not, such as {', '.join(strange)}. "
+        f"{stored.root} has classes that the data does not have, such as {', '.join(unknown)}. "
         "Give the data these images were made from with --data."
     )

@@ -18,15 +18,15 @@ from prosmin.errors import ProsminError
 
 
 def brightness(images: Tensor, more: float, draws: Draws) -> Tensor:
-    """The value V of hue, saturation, value, the highest channel, becomes V + more: all channels grow as V does."""
+    """The value V in HSV, the highest channel, becomes V + more; all channels are multiplied by the same factor."""
     x = to_unit(images)
     value = x.amax(1, keepdim=True)
-    wanted = (value + more).clamp_(max=1.0)
-    return to_bytes(torch.where(value > 0, x * (wanted / value.clamp_min(1e-12)), wanted))
+    target = (value + more).clamp_(max=1.0)
+    return to_bytes(torch.where(value > 0, x * (target / value.clamp_min(1e-12)), target))
 
 
 def fog(images: Tensor, c: tuple[float, float], draws: Draws) -> Tensor:
-    """A plasma fractal on top, then darkened so that the brightest pixel keeps its value where fog is thickest."""
+    """A plasma fractal is added, then all is darkened: in the thickest fog the brightest pixel keeps its value."""
     strength, decay = c
     height, width = images.shape[-2:]
     side = 2 ** math.ceil(math.log2(max(height, width)))
@@ -58,8 +58,8 @@ def _plasma(numbers: Tensor, side: int, decay: float) -> Tensor:
 
 
 def frost(images: Tensor, c: tuple[float, float, int, int], draws: Draws) -> Tensor:
-    """A cut of a photograph of frost added; there are six, which come with imagecorruptions-imaug."""
-    own, added, count, every = c
+    """A crop of one of the six photographs of frost in imagecorruptions-imaug is added."""
+    weight, added, count, every = c
     height, width = images.shape[-2:]
     which, down, right = draws.on_host().uniform("cut", 3).double().unbind(1)
     files = frost_files()[:count]
@@ -72,13 +72,13 @@ def frost(images: Tensor, c: tuple[float, float, int, int], draws: Draws) -> Ten
         top = (down[chosen] * (windows.shape[1] - 1)).long().to(images.device)
         left = (right[chosen] * (windows.shape[2] - 1)).long().to(images.device)
         ice[chosen.to(images.device)] = windows[:, top, left].transpose(0, 1)
-    return to_bytes(to_unit(images).mul_(own).add_(to_unit(ice), alpha=added))
+    return to_bytes(to_unit(images).mul_(weight).add_(to_unit(ice), alpha=added))
 
 
 def _pane(path: Path, height: int, width: int, every: int) -> Tensor:
-    """A photograph of frost, uint8 (3, h, w), enlarged to a tenth more than needed, by a tenth at least.
+    """A photograph of frost, uint8 (3, h, w), enlarged by a tenth or more, to a tenth larger than the image.
 
-    A reduced one is enlarged only where it would not be larger than the image.
+    A reduced photograph is enlarged only if it is not larger than the image.
     """
     pane = _photograph(path, every)
     if every > 1 and pane.shape[1] > height and pane.shape[2] > width:
@@ -89,7 +89,7 @@ def _pane(path: Path, height: int, width: int, every: int) -> Tensor:
 
 @cache
 def _photograph(path: Path, every: int) -> Tensor:
-    """Of every so many pixels the middle one: what OpenCV's linear interpolation does at an odd reduction."""
+    """The middle one of every `every` pixels, like OpenCV's linear interpolation at an odd reduction."""
     with Image.open(path) as image:
         whole = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
     return whole[:, every // 2 :: every, every // 2 :: every]
@@ -108,13 +108,13 @@ def frost_files() -> list[Path]:
     folders = [Path(place) / "frost" for place in (spec.submodule_search_locations or ())] if spec else []
     files = [path for folder in folders for path in sorted(folder.glob("frost*.*"))]
     if len(files) != 6:
-        raise ProsminError(f"The photographs of frost come with {PACKAGE}, which is not installed: {INSTALL}.")
+        raise ProsminError(f"{PACKAGE}, which contains the photographs of frost, is not installed: {INSTALL}.")
     return files
 
 
 def snow(images: Tensor, c: tuple[float, float, float, float, int, float, float], draws: Draws) -> Tensor:
-    """A paler image under flakes: enlarged noise above a threshold, streaked downwards, and the same turned round."""
-    mean, deviation, size, threshold, radius, sigma, own = c
+    """A paler image under flakes: enlarged noise above a threshold, streaked downwards, plus the same rotated."""
+    mean, deviation, size, threshold, radius, sigma, weight = c
     height, width = images.shape[-2:]
     host = draws.on_host()
     noise = host.normal("flakes", 1, height, width)
@@ -130,17 +130,17 @@ def snow(images: Tensor, c: tuple[float, float, float, float, int, float, float]
     x = to_unit(images)
     grey = (x * torch.tensor([0.299, 0.587, 0.114], device=x.device)[:, None, None]).sum(1, keepdim=True)
     pale = torch.maximum(x, grey * 1.5 + 0.5)
-    return to_bytes(own * x + (1 - own) * pale + layer + layer.flip(-2, -1))
+    return to_bytes(weight * x + (1 - weight) * pale + layer + layer.flip(-2, -1))
 
 
 def _centre(pixels: int, factor: float) -> tuple[int, int]:
-    """Where the part of an axis that an enlargement shows begins, and how long it is."""
+    """Start and length of the part of an axis that an enlargement shows."""
     part = math.ceil(pixels / factor)
     return (pixels - part) // 2, part
 
 
 def _enlargement(part: int, factor: float) -> tuple[Tensor, Tensor]:
-    """Places and weights (n, 2) that enlarge an axis, corner pixels on corner pixels."""
+    """Places and weights (n, 2) that enlarge an axis, with corner pixels aligned."""
     n = round(part * factor)
     place = torch.arange(n, dtype=torch.float64) * ((part - 1) / (n - 1))
     first = place.long().clamp_(max=part - 2)

@@ -1,4 +1,4 @@
-"""One process of `reference`: tasks come as pickles on standard input, corrupted images leave on standard output."""
+"""One process of `reference`: reads tasks as pickles from standard input, writes images to standard output."""
 
 import os
 import pickle
