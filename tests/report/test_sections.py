@@ -35,9 +35,9 @@ class TestTrainingVerdict:
         ("changes", "status", "text"),
         [
             ({}, "good", "No collapse"),
-            ({"target_std": 0.0001}, "bad", "The targets collapsed"),
-            ({"target_std": 0.015}, "watch", "moving together"),
-            ({"feature_rank": 1.2}, "bad", "The features collapsed"),
+            ({"target_std": 0.0001}, "bad", "Collapse: the standard deviation"),
+            ({"target_std": 0.015}, "watch", "Close to collapse: the standard deviation"),
+            ({"feature_rank": 1.2}, "bad", "Collapse: the effective rank"),
             ({"scale_mean": 2.0}, "bad", "diverged"),
             ({"scale_mean": 1e-6}, "watch", "almost vanished"),
             ({"knn_top1": 0.3}, "watch", "below its best"),

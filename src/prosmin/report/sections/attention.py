@@ -7,7 +7,7 @@ from PIL import Image
 
 from prosmin.evaluation.metrics.table import percent
 from prosmin.report.blocks import Block, Cell, Row, Section, Strip, Strips, Table
-from prosmin.report.runs import Arrays, Run
+from prosmin.report.runs import Run
 from prosmin.report.sections.images import Album, data_uri, read_album
 
 SIDE = 112  # pixels of an image on the page
@@ -24,19 +24,13 @@ def blocks(runs: Sequence[Run]) -> list[Block]:
 
 def has_attention(run: Run, album: Album) -> bool:
     """Whether the maps are there and fit their images."""
-    arrays: Arrays = run.arrays["pictures"]
-    weights, views, places = (arrays.get(name) for name in ("attention", "attention_view", "attention_of"))
-    return (
-        weights is not None
-        and views is not None
-        and places is not None
-        and weights.ndim == 4
-        and weights.size > 0
-        and views.ndim == 4
-        and views.dtype == np.uint8
-        and len(weights) == len(views) == len(places)
-        and bool(((places >= 0) & (places < album.shown)).all())
-    )
+    arrays = run.arrays["pictures"]
+    if not {"attention", "attention_view", "attention_of"} <= arrays.keys():
+        return False
+    weights, views, places = (arrays[name] for name in ("attention", "attention_view", "attention_of"))
+    fits = weights.ndim == views.ndim == 4 and weights.size > 0 and views.dtype == np.uint8
+    inside = bool(((places >= 0) & (places < album.shown)).all())
+    return fits and inside and len(weights) == len(views) == len(places)
 
 
 def strips(run: Run, album: Album) -> Strips:

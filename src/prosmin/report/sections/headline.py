@@ -126,29 +126,26 @@ def _loss(run: Run) -> Finding | None:
     return Finding("good", f"The loss rose {change}, which is normal while the targets spread out.")
 
 
-def _spread(run: Run) -> Finding | None:
-    ends = _ends(run, "target_std")
+def _collapse(run: Run, name: str, title: str, limit: float, share: float) -> Finding | None:
+    """Whether a number ended below a limit or a share of its maximum (collapse), or fell far."""
+    ends = _ends(run, name)
     if not ends:
         return None
     _, end, most = ends
-    size = f"their standard deviation ended at {number(end)}; its maximum was {number(most)}."
-    if end <= COLLAPSED * most or end < COLLAPSED_STD:
-        return Finding("bad", f"The targets collapsed: {size}")
+    change = f"the {title} ended at {number(end)}; its maximum was {number(most)}."
+    if end < limit or end <= share * most:
+        return Finding("bad", f"Collapse: {change}")
     if end <= FALLEN * most:
-        return Finding("watch", f"The targets are moving together: {size}")
-    return Finding("good", f"No collapse: the standard deviation of the targets is {number(end)}.")
+        return Finding("watch", f"Close to collapse: {change}")
+    return Finding("good", f"No collapse: the {title} is {number(end)}.")
+
+
+def _spread(run: Run) -> Finding | None:
+    return _collapse(run, "target_std", "standard deviation of the targets", COLLAPSED_STD, COLLAPSED)
 
 
 def _rank(run: Run) -> Finding | None:
-    ends = _ends(run, "feature_rank")
-    if not ends:
-        return None
-    _, end, most = ends
-    if end < COLLAPSED_RANK:
-        return Finding("bad", f"The features collapsed: their effective rank is {number(end)}.")
-    if end <= FALLEN * most:
-        return Finding("watch", f"The effective rank of the features fell to {end:.0f}; its maximum was {most:.0f}.")
-    return Finding("good", f"The features use about {end:.0f} directions (effective rank).")
+    return _collapse(run, "feature_rank", "effective rank of the features", COLLAPSED_RANK, 0.0)
 
 
 def _scale(run: Run) -> Finding | None:
