@@ -1,4 +1,4 @@
-"""docs/scoring.md: its code runs, its table is the one in force, its figures exist."""
+"""docs/scoring.md: its code prints what it says, its table is that of the code, its figures exist."""
 
 import re
 from pathlib import Path
@@ -16,9 +16,9 @@ BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
 def test_code_runs_and_prints_what_it_says(block, capsys):
     exec(compile(block, "docs/scoring.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
-    said = re.findall(r"print\(.*\)  # (.*)", block)
-    assert said
-    for line in said:
+    documented = re.findall(r"print\(.*\)  # (.*)", block)
+    assert documented
+    for line in documented:
         assert line in printed
     scores = {
         float(scale): (float(energy), float(crps))
@@ -28,7 +28,7 @@ def test_code_runs_and_prints_what_it_says(block, capsys):
     assert min(scores, key=lambda s: scores[s][1]) == 1.0
 
 
-def test_the_table_is_the_one_in_force():
+def test_the_table_is_that_of_the_code():
     assert len(BLOCKS) == 1
     assert validity_table() in TEXT
 

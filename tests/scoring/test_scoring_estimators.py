@@ -1,4 +1,4 @@
-"""The estimators of one expectation: unbiased values and gradients, noise in the order promised."""
+"""The estimators: unbiased values and gradients, and how noisy they are."""
 
 import math
 
@@ -9,11 +9,7 @@ from scipy import special
 from prosmin.scoring import gaussian_crps, gaussian_kernel_score, noise_count, view_scores
 
 ESTIMATORS = [("ustat", False), ("paired", False), ("paired", True)]
-OFFSET, SCALE, D = (
-    0.8,
-    1.3,
-    3,
-)  # the forecast's distance from its target in each of three coordinates, and its scale
+OFFSET, SCALE, D = 0.8, 1.3, 3  # distance of the forecast from its target in each coordinate, its scale, coordinates
 
 
 def draw(*shape, seed):
@@ -29,7 +25,7 @@ def scores(mean, scale, target, *, estimator, antithetic, noise, **settings):
 
 
 def repeat(draws, *, estimator, antithetic, d=D, offset=OFFSET, scale=SCALE, seed=0, **settings):
-    """`draws` independent scores of one forecast, with their mean and scale, which carry gradients."""
+    """`draws` independent scores of one forecast, and their mean and scale with gradients."""
     mean = torch.full((1, draws, d), offset, dtype=torch.float64, requires_grad=True)
     spread = torch.full((1, draws, d), scale, dtype=torch.float64, requires_grad=True)
     count = noise_count(estimator, settings.get("samples", 4), antithetic)
@@ -40,7 +36,7 @@ def repeat(draws, *, estimator, antithetic, d=D, offset=OFFSET, scale=SCALE, see
 
 
 def euclidean(offset, scale, beta, lam):
-    """The expected score, its derivative in one coordinate of the mean and that in the scale of all."""
+    """The expected score and its derivatives in one coordinate of the mean and in the scale of all."""
 
     def moment(length, s):
         factor = (2 * s**2) ** (beta / 2) * special.poch(D / 2, beta / 2)
@@ -85,21 +81,17 @@ def test_values_and_gradients_are_unbiased(case, estimator, antithetic):
     value, to_mean, to_scale = exact()
     draws = 4000
     found, mean, scale = repeat(draws, estimator=estimator, antithetic=antithetic, **settings)
-    found.sum().backward()  # draws are independent, so each row holds its own gradient
-    for rows, expected in [
-        (found.detach(), value),
-        (mean.grad[0, :, 0], to_mean),
-        (scale.grad[0].sum(-1), to_scale),
-    ]:
-        error = rows.std().item() / math.sqrt(draws)
-        # four standard errors, with the seed fixed; the sum of 45 such tests would fail by chance once in 400
-        # seeds
-        assert abs(rows.mean().item() - expected) < 4 * error
+    found.sum().backward()  # draws are independent, so each row has its own gradient
+    rows = {value: found.detach(), to_mean: mean.grad[0, :, 0], to_scale: scale.grad[0].sum(-1)}
+    for expected, drawn in rows.items():
+        error = drawn.std().item() / math.sqrt(draws)
+        # Four standard errors, with a fixed seed; one of 45 such tests would fail by chance for one seed in 400.
+        assert abs(drawn.mean().item() - expected) < 4 * error
         assert error < 0.02  # else the test could not fail
 
 
 def test_antithetic_samples_would_bias_the_u_statistic():
-    # Why noise_count gives the U-statistic all its samples: mirrored pairs are at 2 |x|, not at sqrt(2) |x|.
+    # So noise_count does not halve the noise of the U-statistic: mirrored pairs are at 2 |x|, not at sqrt(2) |x|.
     draws = 4000
     half = draw(1, draws, 2, D, seed=0)
     zero = torch.zeros(1, draws, D, dtype=torch.float64)
@@ -109,7 +101,7 @@ def test_antithetic_samples_would_bias_the_u_statistic():
     assert abs(found.mean().item() - value) > 20 * found.std().item() / math.sqrt(draws)
 
 
-def test_the_order_of_noise_where_the_error_equals_the_scale():
+def test_antithetic_samples_are_the_least_noisy():
     spread = {}
     for estimator, antithetic in ESTIMATORS:
         found, mean, _ = repeat(300, estimator=estimator, antithetic=antithetic, d=1024, offset=1.0, scale=1.0)
@@ -122,7 +114,7 @@ def test_the_order_of_noise_where_the_error_equals_the_scale():
 
 
 @pytest.mark.parametrize("norm", ["euclidean", "coordinate"])
-def test_pooled_u_statistic_equals_pairs_one_by_one(norm):
+def test_pooled_u_statistic_equals_the_slow_reference(norm):
     V, S, K = 3, 2, 4
     mean, scale, target = draw(V, 1, K, seed=0), draw(V, 1, K, seed=1).abs(), draw(2, 1, K, seed=2)
     noise = draw(V, 1, S, K, seed=3)

@@ -1,4 +1,4 @@
-"""hypothesis drives shapes, dtypes, betas and lams through all rules: finite values, finite gradients."""
+"""Finite values and gradients of all rules for random shapes, dtypes, betas and lams (hypothesis)."""
 
 import torch
 from hypothesis import given, settings

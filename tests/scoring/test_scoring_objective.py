@@ -1,4 +1,4 @@
-"""The guard of the configuration: what is refused, what is warned of, and the sentences."""
+"""Checks of settings and tensors: errors, warnings, and what they name."""
 
 import contextlib
 import itertools
@@ -39,12 +39,12 @@ def test_every_row_of_the_table_is_accepted(row):
     expected = pytest.warns(ProprietyWarning, match="apart") if sampled_pool else contextlib.nullcontext()
     with expected:
         check_objective(**(DEFAULT | names))
-    if row.any_beta:
-        with pytest.warns(ProprietyWarning) if sampled_pool else contextlib.nullcontext():
-            check_objective(**(DEFAULT | names | {"beta": 1.5}))
-    else:
-        with pytest.raises(UsageError, match="do not go together"):
-            check_objective(**(DEFAULT | names | {"beta": 1.5}))
+    if not row.any_beta:
+        expected = pytest.raises(UsageError, match=r"beta 1\.5.*beta 1\.$")
+    elif sampled_pool:
+        expected = pytest.warns(ProprietyWarning)
+    with expected:
+        check_objective(**(DEFAULT | names | {"beta": 1.5}))
 
 
 def test_everything_else_is_refused_with_a_row_that_works():
@@ -56,19 +56,14 @@ def test_everything_else_is_refused_with_a_row_that_works():
         refused += 1
         with pytest.raises(UsageError) as caught:
             check_objective(**(DEFAULT | {"rule": rule, "norm": norm, "pairs": pairs, "estimator": estimator}))
-        offer = str(caught.value).split("The nearest that do: ")[1].rstrip(".")
+        offer = str(caught.value).split(" can: ")[1].rstrip(".")
         assert offer in [str(row) for row in TABLE]
-        assert offer.startswith(f"rule {rule}, ")  # the rule is what a user means; the rest gives way
+        assert offer.startswith(f"rule {rule}, ")  # the rule is the most important setting
     assert refused == 36 - len(TABLE)
 
 
-def test_the_papers_pool_is_allowed_and_says_what_it_rewards():
-    with pytest.warns(ProprietyWarning, match="pooled samples reward views for being apart"):
-        check_objective(**(DEFAULT | PAPER))
-
-
 @pytest.mark.parametrize("settings", [{}, RELEASE])
-def test_the_recipes_objectives_pass_without_a_word(settings):
+def test_the_settings_of_the_recipes_pass_without_a_warning(settings):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_objective(**(DEFAULT | settings))
@@ -89,18 +84,18 @@ def test_the_recipes_objectives_pass_without_a_word(settings):
         ({"rule": "kernel", "bandwidth": -1.0}, "loss.bandwidth is -1; allowed"),
         ({"rule": "log"}, "loss.rule is 'log'; allowed: energy, crps, kernel"),
         (PAPER | {"same_view": False}, "loss.same_view is false with loss.pairs pooled"),
-        ({"pairs": "pooled"}, "which do not go together.*pairs pooled, estimator ustat"),
-        ({"rule": "crps"}, "nearest that do: rule crps, norm coordinate, pairs within, estimator closed"),
-        ({"estimator": "closed", "beta": 1.5}, "nearest that do: .*estimator closed, beta 1"),
+        ({"pairs": "pooled"}, "pairs pooled, estimator paired, .*pairs pooled, estimator ustat"),
+        ({"rule": "crps"}, "can: rule crps, norm coordinate, pairs within, estimator closed"),
+        ({"estimator": "closed", "beta": 1.5}, "can: .*estimator closed, beta 1"),
         ({"lam": 0.41}, r"at or below 0\.4142: the score has no minimum.*loss.force"),
         ({"lam": 0.41, "estimator": "ustat"}, "no minimum"),
         ({"beta": 2.0}, "does not identify the scale.*loss.force"),
-        ({"rule": "kernel", "lam": 0.49}, "pays for spread"),
+        ({"rule": "kernel", "lam": 0.49}, r"lam 0\.49 is below 0\.5"),
         (PAPER | {"lam": 0.49, "views": 18}, "no minimum, the views or their scales move"),
         (PAPER | {"beta": 1.9, "samples": 2}, "no minimum"),
     ],
 )  # fmt: skip
-def test_refusals_have_their_sentence(change, words):
+def test_bad_settings_are_named(change, words):
     with pytest.raises(UsageError, match=words):
         check_objective(**(DEFAULT | change))
 
@@ -158,20 +153,14 @@ def spoiled(value):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"scale": torch.ones(4, 2)}, r"scale has shape \(4, 2\); allowed: \(4, 3\), to go with mean"),
+        ({"scale": torch.ones(4, 2)}, r"scale has shape \(4, 2\); allowed: \(4, 3\), to match mean"),
         ({"target": torch.ones(3)}, r"target has shape \(3,\); allowed: \(4, 3\)"),
-        ({"mean": spoiled(float("nan"))}, r"mean of shape \(4, 3\) holds 1 values .* \(nan\) at \(1, 2\)"),
-        ({"target": spoiled(float("inf"))}, r"target of shape \(4, 3\) holds 1 values .* \(inf\)"),
-        ({"scale": spoiled(-0.5)}, r"scale holds -0\.5; allowed: 0 or more"),
+        ({"mean": spoiled(float("nan"))}, r"mean of shape \(4, 3\) has 1 values .* \(nan\) at \(1, 2\)"),
+        ({"target": spoiled(float("inf"))}, r"target of shape \(4, 3\) has 1 values .* \(inf\)"),
+        ({"scale": spoiled(-0.5)}, r"scale .* -0\.5; allowed: 0 or more"),
         ({"mean": torch.ones(0, 3)}, r"mean has shape \(0, 3\); allowed: at least one item"),
-        (
-            {"mean": torch.ones(4, 3, dtype=torch.int64)},
-            r"mean has dtype torch.int64; allowed: floating point",
-        ),
-        (
-            {"mean": np.ones((4, 3))},
-            r"mean is of type ndarray; allowed: a torch tensor. Convert it: torch\.as_tensor\(mean\)",
-        ),
+        ({"mean": torch.ones(4, 3, dtype=torch.int64)}, r"mean has dtype torch.int64; allowed: floating point"),
+        ({"mean": np.ones((4, 3))}, r"mean is of type ndarray; allowed: .*torch\.as_tensor\(mean\)"),
         ({"target": [1.0, 2.0]}, "target is of type list; allowed: a torch tensor"),
         ({"lam": 1.5}, r"lam is 1\.5; allowed"),
     ],
@@ -181,7 +170,7 @@ def test_bad_forecasts_are_named(rule, change, words):
         FORECASTS[rule](**(GOOD | change))
 
 
-def test_values_are_not_looked_at_without_validate():
+def test_values_are_not_checked_without_validate():
     bad = GOOD | {"mean": spoiled(float("nan"))}
     for rule in FORECASTS.values():
         assert rule(**bad, validate=False).isnan().sum() == 1
@@ -198,14 +187,8 @@ def test_values_are_not_looked_at_without_validate():
         (lambda: energy_score(spoiled(float("nan"))[:, None], torch.ones(1, 3)), "samples of shape"),
         (lambda: energy_score(torch.ones(5, 4, 3), torch.ones(4, 3), beta=3.0), "beta is 3"),
         (lambda: kernel_score(torch.ones(5, 4, 3), torch.ones(4, 3), bandwidth=0.0), "bandwidth is 0"),
-        (
-            lambda: kernel_score(torch.ones(5, 3), torch.ones(3), bandwidth=None),
-            "give a bandwidth, or two targets",
-        ),
-        (
-            lambda: kernel_score(torch.ones(5, 4, 3), torch.ones(4, 3), bandwidth=None),
-            "all targets are equal",
-        ),
+        (lambda: kernel_score(torch.ones(5, 3), torch.ones(3), bandwidth=None), r"target has shape \(3,\)"),
+        (lambda: kernel_score(torch.ones(5, 4, 3), torch.ones(4, 3), bandwidth=None), "targets are equal"),
         (lambda: median_bandwidth(torch.ones(0, 3)), r"target has shape \(0, 3\); allowed: at least one item"),
         (lambda: median_bandwidth(torch.ones(())), r"target has shape \(\); allowed: at least one item"),
         (lambda: median_bandwidth(torch.ones(1, 3)), r"target has shape \(1, 3\); give a bandwidth, or two targets"),

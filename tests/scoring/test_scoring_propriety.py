@@ -1,4 +1,4 @@
-"""What the scores train towards: the truth, the predicted wrong scale, or nothing at all."""
+"""What the scores train towards: the true distribution, the predicted wrong scale, or nothing at all."""
 
 import math
 
@@ -19,7 +19,7 @@ from prosmin.scoring import (
     view_scores,
 )
 
-D, N = 32, 300  # coordinates; targets drawn from the truth
+D, N = 32, 300  # coordinates; targets
 WIDTH = 3.0
 MEANS = [0.1, 0.2, 0.3]
 SCALES = [round(0.4 + 0.1 * i, 1) for i in range(18)]  # to 2.1
@@ -69,8 +69,7 @@ def test_the_minimiser_is_the_truth_at_one_half_and_the_predicted_scale_elsewher
     if lam == 0.5:
         assert predicted == 1.0
     assert mean == 0.2
-    # Half a step of the grid is 0.05, and the spread of 9600 draws is known to 0.7 %, which an inflation
-    # magnifies.
+    # Half a step of the grid is 0.05; the spread of 9600 draws is known to 0.7 %, times the inflation.
     assert scale == pytest.approx(min(predicted, SCALES[-1]), abs=0.09)
 
 
@@ -81,7 +80,7 @@ def test_the_threshold_of_a_single_view(beta):
     target = torch.zeros(6, dtype=torch.float64)
 
     def slope(lam):
-        """What ten times the scale adds, for a forecast that is centred on its target."""
+        """What a tenfold scale adds, for a forecast centred on its target."""
         small, large = (
             gaussian_energy_score(target, target + s, target, beta=beta, lam=lam, generator=generator(0)).item()
             for s in (0.1, 1.0)
@@ -120,16 +119,15 @@ def pooled(mean, scale, target, *, lam, beta=1.0, samples=4, draws, seed=0):
 
 
 @pytest.mark.parametrize(("views", "samples", "beta"), [(3, 4, 1.0), (2, 2, 0.5), (2, 4, 1.5)])
-def test_the_threshold_of_pooled_pairs_is_where_widening_one_view_pays(views, samples, beta):
+def test_the_threshold_of_pooled_pairs_is_where_widening_one_view_lowers_the_score(views, samples, beta):
     edge = propriety(beta, 0.5, pairs="pooled", views=views, samples=samples).threshold
     zero = torch.zeros(views, 64, dtype=torch.float64)
     wide = zero.clone()
-    wide[0] = 1.0  # one view widens, the others sit on the target, whose score is 0
+    wide[0] = 1.0  # one view widens, the others are at the target
     settings = {"beta": beta, "samples": samples, "draws": 400}
     assert pooled(zero, wide, zero[0], lam=edge + 0.004, **settings) > 0
     assert pooled(zero, wide, zero[0], lam=edge - 0.004, **settings) < 0
-    # One view that only moves away needs a smaller lam: that bound alone would let settings without a minimum
-    # pass.
+    # If one view only moves away, the threshold is lower: that bound would accept settings without a minimum.
     moved = samples * (views - 1) / (2 * views * samples - samples - 1)
     assert edge > moved
     far = zero.clone()
@@ -178,7 +176,7 @@ def test_pooled_samples_reward_views_for_being_apart_and_the_exact_mixture_does_
     assert pooled(mean, scale, zero, lam=0.5, samples=2, draws=40000) == pytest.approx(sampled, abs=0.006)
 
 
-def test_the_kernel_score_pays_for_spread_below_one_half():
+def test_the_kernel_score_rewards_spread_below_one_half():
     zero = torch.zeros(3, dtype=torch.float64)
 
     def score(scale, lam):
@@ -188,7 +186,7 @@ def test_the_kernel_score_pays_for_spread_below_one_half():
     assert score(0.0, 0.3) == pytest.approx(0.0, abs=1e-15)
 
 
-def test_beta_two_does_not_see_the_scale_at_one_half():
+def test_beta_two_does_not_depend_on_the_scale_at_one_half():
     mean, target = draw(5, 3, seed=0), draw(5, 3, seed=1)
     narrow, wide = (
         gaussian_energy_score(mean, torch.full_like(mean, s), target, beta=2.0, samples=2, generator=generator(0))
@@ -209,12 +207,12 @@ def test_beta_two_does_not_see_the_scale_at_one_half():
         ({"lam": 1.0}, "lam is 1"),
         ({"rule": "log"}, "rule is 'log'"),
         ({"pairs": "all"}, "pairs is 'all'"),
-        ({"rule": "kernel", "beta": 1.5}, "only the energy score has a power"),
+        ({"rule": "kernel", "beta": 1.5}, "beta is 1.5 with rule kernel"),
         ({"views": 0}, "views is 0"),
         ({"samples": 1, "pairs": "pooled"}, "samples is 1"),
     ],
 )
-def test_refusals(change, words):
+def test_bad_settings_are_named(change, words):
     settings = {"beta": 1.0, "lam": 0.5} | change
     with pytest.raises(UsageError, match=words):
         propriety(settings.pop("beta"), settings.pop("lam"), **settings)

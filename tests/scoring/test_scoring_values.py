@@ -29,6 +29,11 @@ def draw(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def forecast(*shape):
+    """mean, scale, target, and the noise of two samples."""
+    return draw(*shape), draw(*shape, seed=1).abs(), draw(*shape, seed=2), draw(2, *shape, seed=3)
+
+
 def expected_distance(offset, scale, d, beta):
     """E|N(offset, scale^2 I_d)|^beta for an offset of that length: a moment of the noncentral chi law."""
     factor = (2 * scale**2) ** (beta / 2) * math.exp(math.lgamma((d + beta) / 2) - math.lgamma(d / 2))
@@ -36,7 +41,7 @@ def expected_distance(offset, scale, d, beta):
 
 
 def slow_score(samples, target, distance, lam):
-    """The U-statistic of one item, pair by pair."""
+    """The U-statistic of one item, from its pairs."""
     r = len(samples)
     to_target = sum(distance(z, target) for z in samples) / r
     pairs = sum(distance(a, b) for a, b in permutations(samples, 2)) / (r * (r - 1))
@@ -59,12 +64,8 @@ def test_energy_score_equals_the_slow_reference(beta, d):
         score = energy_score(samples, target, beta=beta, lam=lam)
         assert score.shape == (2, 3)
         for i in np.ndindex(2, 3):
-            slow = slow_score(
-                samples[(slice(None), *i)].numpy(),
-                target[i].numpy(),
-                lambda a, b: np.linalg.norm(a - b) ** beta,
-                lam,
-            )
+            points = samples[(slice(None), *i)].numpy()
+            slow = slow_score(points, target[i].numpy(), lambda a, b: np.linalg.norm(a - b) ** beta, lam)
             assert score[i].item() == pytest.approx(slow, rel=1e-10)
 
 
@@ -89,12 +90,7 @@ def test_kernel_score_equals_the_slow_reference(d):
 @pytest.mark.parametrize("beta", BETAS)
 @pytest.mark.parametrize("d", [1, 3, 40])
 def test_gaussian_energy_score_equals_the_slow_reference(antithetic, beta, d):
-    mean, scale, target, noise = (
-        draw(3, d),
-        draw(3, d, seed=1).abs(),
-        draw(3, d, seed=2),
-        draw(2, 3, d, seed=3),
-    )
+    mean, scale, target, noise = forecast(3, d)
     samples = 4 if antithetic else 2
     for lam in LAMS:
         score = gaussian_energy_score(
@@ -148,7 +144,7 @@ def test_mixture_crps_equals_an_integral(lam):
 
 
 def test_mixture_of_one_is_the_gaussian():
-    mean, scale, target = draw(4, 5), draw(4, 5, seed=1).abs(), draw(4, 5, seed=2)
+    mean, scale, target, _ = forecast(4, 5)
     one = gaussian_mixture_crps(mean[None], scale[None], target, lam=0.4)
     assert torch.allclose(one, gaussian_crps(mean, scale, target, lam=0.4), rtol=1e-12)
 
@@ -158,12 +154,8 @@ def test_gaussian_kernel_score_equals_integrals(lam):
     mean, scale, target, width = 0.3, 0.7, 1.1, 0.9
 
     def smooth(offset, spread):
-        return integrate.quad(
-            lambda u: math.exp(-(u**2) / (2 * width**2)) * stats.norm(offset, spread).pdf(u),
-            -15,
-            15,
-            limit=200,
-        )[0]
+        law = stats.norm(offset, spread)
+        return integrate.quad(lambda u: math.exp(-(u**2) / (2 * width**2)) * law.pdf(u), -15, 15, limit=200)[0]
 
     slow = (1 - lam) * smooth(0, math.sqrt(2) * scale) - 2 * lam * smooth(mean - target, scale) + 3 * lam - 1
     args = torch.tensor([[mean], [scale], [target]], dtype=torch.float64)
@@ -171,18 +163,17 @@ def test_gaussian_kernel_score_equals_integrals(lam):
 
 
 def test_gaussian_kernel_score_multiplies_over_coordinates():
-    mean, scale, target = draw(2, 3), draw(2, 3, seed=1).abs(), draw(2, 3, seed=2)
-    # With lam near 1 and 0 each expectation stands alone; 1 - k multiplies as k does.
+    mean, scale, target, _ = forecast(2, 3)
     whole = gaussian_kernel_score(mean, scale, target, bandwidth=1.3)
     parts = [
         1.3 / math.sqrt(1.3**2 + s**2) * math.exp(-((m - t) ** 2) / (2 * (1.3**2 + s**2)))
         for m, s, t in zip(mean[0].tolist(), scale[0].tolist(), target[0].tolist(), strict=True)
     ]
-    own = [1.3 / math.sqrt(1.3**2 + 2 * s**2) for s in scale[0].tolist()]
-    assert whole[0].item() == pytest.approx(0.5 * math.prod(own) - math.prod(parts) + 0.5, rel=1e-12)
+    pairs = [1.3 / math.sqrt(1.3**2 + 2 * s**2) for s in scale[0].tolist()]
+    assert whole[0].item() == pytest.approx(0.5 * math.prod(pairs) - math.prod(parts) + 0.5, rel=1e-12)
 
 
-def test_the_approximation_is_as_good_as_promised():
+def test_the_approximation_is_as_good_as_documented():
     for d, tolerance in [(64, 1e-5), (256, 1e-6)]:
         for offset in (0.0, 0.2, 3.0):
             mean = torch.full((d,), offset, dtype=torch.float64)
@@ -191,21 +182,17 @@ def test_the_approximation_is_as_good_as_promised():
             exact -= 0.5 * expected_distance(0.0, math.sqrt(2), d, 1.0)
             close = approximate_energy_score(mean, one, zero).item()
             assert close == pytest.approx(exact, abs=tolerance * math.sqrt(d * (1 + offset**2)))
-    # One coordinate carries the spread: E|N(0,1)| is 0.798, its second order 0.75, and a warning in the
-    # docstring.
+    # One coordinate: E|N(0, 1)| is 0.798, its second-order approximation 0.75.
     rough = approximate_energy_score(torch.zeros(1), torch.ones(1), torch.zeros(1), lam=0.5).item()
     assert rough == pytest.approx(0.75 * (1 - math.sqrt(0.5)), rel=1e-6)
 
 
 def test_scoringrules_agrees():
     samples, target = draw(6, 7, 3), draw(7, 3, seed=1)
-    fair = scoringrules.es_ensemble(
-        target.numpy(), samples.numpy(), m_axis=0, v_axis=-1, estimator="fair", backend="numpy"
-    )
+    arrays, options = (target.numpy(), samples.numpy()), {"m_axis": 0, "v_axis": -1, "estimator": "fair"}
+    fair = scoringrules.es_ensemble(*arrays, **options, backend="numpy")
     np.testing.assert_allclose(energy_score(samples, target).numpy(), fair, rtol=1e-12)
-    kernel = scoringrules.gksmv_ensemble(
-        target.numpy(), samples.numpy(), m_axis=0, v_axis=-1, estimator="fair", backend="numpy"
-    )
+    kernel = scoringrules.gksmv_ensemble(*arrays, **options, backend="numpy")
     np.testing.assert_allclose(kernel_score(samples, target, bandwidth=1.0).numpy(), kernel, rtol=1e-10)
     mean, scale = draw(7, 3, seed=2), draw(7, 3, seed=3).abs()
     crps = scoringrules.crps_normal(target.numpy(), mean.numpy(), scale.numpy(), backend="numpy").mean(-1)
@@ -237,19 +224,14 @@ def test_gradcheck(rule, d):
     assert torch.autograd.gradcheck(RULES[rule], inputs)
 
 
-def test_noise_gets_its_gradient():
-    mean, scale, target, noise = (
-        draw(3, 4),
-        draw(3, 4, seed=1).abs(),
-        draw(3, 4, seed=2),
-        draw(2, 3, 4, seed=3),
-    )
+def test_gradient_of_the_noise():
+    mean, scale, target, noise = forecast(3, 4)
     noise.requires_grad_()
     assert torch.autograd.gradcheck(lambda e: gaussian_energy_score(mean, scale, target, noise=e), (noise,))
 
 
 @pytest.mark.parametrize("beta", [0.5, 1.0, 1.5])
-def test_gradient_of_the_u_statistic_is_the_one_derived(beta):
+def test_gradient_of_the_u_statistic_equals_the_formula(beta):
     lam, r = 0.45, 5
     mean, scale, target, eps = draw(3), draw(3, seed=1).abs(), draw(3, seed=2), draw(r, 3, seed=3)
     mean.requires_grad_()
@@ -267,7 +249,7 @@ def test_gradient_of_the_u_statistic_is_the_one_derived(beta):
     assert torch.allclose(scale.grad, to_scale, rtol=1e-9)
 
 
-def test_median_bandwidth_is_the_median_distance_and_carries_no_gradient():
+def test_median_bandwidth_is_the_median_distance_without_gradient():
     target = draw(2, 3, 4).requires_grad_()
     points = target.detach().reshape(6, 4)
     distances = sorted((points[i] - points[j]).norm().item() for i in range(6) for j in range(i))
@@ -280,7 +262,7 @@ def test_median_bandwidth_is_the_median_distance_and_carries_no_gradient():
 
 
 def test_small_dimensions_stay_exact_in_float32():
-    # |D + x|^2 is 6e-8 of sums of size 4: in float32 it would be all rounding.
+    # |D + x|^2 is 6e-8 of sums of size 4: in float32 only rounding error.
     mean, target = torch.tensor([1.0, 1.0]), torch.tensor([0.0, 0.0])
     noise = torch.tensor([[-1.0 + 2.0**-12, -1.0]])
     score = gaussian_energy_score(mean, torch.ones(2), target, samples=1, antithetic=False, noise=noise, lam=0.9999)
@@ -288,8 +270,8 @@ def test_small_dimensions_stay_exact_in_float32():
     assert score.item() == pytest.approx(2 * 0.9999 * 2.0**-12 - pair, rel=1e-6)
 
 
-def test_a_sample_far_off_does_not_hide_the_others() -> None:
-    """In float32 the distances of the others vanish beside |z|^2 of the far one."""
+def test_one_far_sample_does_not_hide_the_others():
+    """In float32, the distances of the others vanish next to |z|^2 of the far one."""
     samples = 0.05 * torch.randn(20, 64, generator=torch.Generator().manual_seed(0))
     samples[0] += 1000
     target = torch.zeros(64)

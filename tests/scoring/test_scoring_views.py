@@ -1,4 +1,4 @@
-"""The training path: the same numbers as the direct functions, in every precision, compiled and not."""
+"""The training path: the same numbers as the public functions, in every precision, compiled and not."""
 
 import pytest
 import torch
@@ -36,13 +36,8 @@ def draw_noise(K, settings, *, dtype=torch.float64):
 
 
 def row_settings(row):
-    return DEFAULT | {
-        "rule": row.rule,
-        "norm": row.norm,
-        "pairs": row.pairs,
-        "estimator": row.estimator,
-        "beta": 1.5 if row.any_beta else 1.0,
-    }
+    names = {name: getattr(row, name) for name in ("rule", "norm", "pairs", "estimator")}
+    return DEFAULT | names | {"beta": 1.5 if row.any_beta else 1.0}
 
 
 def direct(mean, scale, target, noise, row, settings):
@@ -50,7 +45,7 @@ def direct(mean, scale, target, noise, row, settings):
     beta, lam, width = settings["beta"], settings["lam"], settings["bandwidth"]
     if row.estimator == "paired":
         if row.rule == "kernel" or row.norm == "coordinate":
-            return None  # the estimator exists in training alone; tests of its expectation are elsewhere
+            return None  # only in training; test_scoring_estimators.py tests its expectation
         return gaussian_energy_score(mean, scale, target, beta=beta, lam=lam, noise=noise.movedim(-2, 0))
     if row.estimator == "ustat":
         if row.norm == "coordinate":
@@ -71,7 +66,7 @@ def direct(mean, scale, target, noise, row, settings):
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
 @pytest.mark.parametrize("K", [3, 40])
-def test_every_row_gives_what_the_direct_function_gives(row, K):
+def test_every_row_equals_the_public_function(row, K):
     mean, scale, target = inputs(K)
     settings = row_settings(row) | {"lam": 0.6, "bandwidth": 2.0}
     noise = draw_noise(K, settings)
@@ -108,7 +103,7 @@ def test_a_forecast_without_spread_is_scored_by_its_distance(row):
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
 @pytest.mark.parametrize("name", ["mean", "scale", "target"])
-def test_what_is_not_a_number_is_not_hidden(row, name):
+def test_nan_is_not_hidden(row, name):
     tensors = dict(zip(("mean", "scale", "target"), inputs(24), strict=True))
     tensors[name][0, 1, 5] = float("nan")
     settings = row_settings(row) | {"bandwidth": 2.0}
@@ -141,13 +136,8 @@ def test_autocast_and_bfloat16_accumulate_in_float32(row):
     settings = row_settings(row)
     noise = draw_noise(K, settings, dtype=torch.float32)
     noise = None if noise is None else noise.bfloat16()
-    exact = view_scores(
-        mean.double(),
-        scale.double(),
-        target.double(),
-        noise=None if noise is None else noise.double(),
-        **settings,
-    )
+    wide = None if noise is None else noise.double()
+    exact = view_scores(mean.double(), scale.double(), target.double(), noise=wide, **settings)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = view_scores(mean, scale, target, noise=noise, **settings)
     assert found.dtype == torch.float32
@@ -168,7 +158,7 @@ def test_noise_in_another_memory_order_gives_the_same_gradient():
     for transposed in (False, True):
         mean, scale, target = inputs(20)
         noise = draw_noise(20, DEFAULT)
-        if transposed:  # rows of one position after another, as prosmin.randomness draws them
+        if transposed:  # position by position, as prosmin.randomness draws them
             noise = noise.transpose(0, 1).contiguous().transpose(0, 1)
             mean, scale = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (mean, scale))
         mean.requires_grad_()
@@ -189,7 +179,7 @@ def test_the_median_bandwidth_is_that_of_all_targets():
 
 @pytest.mark.parametrize("row", [TABLE[i] for i in (0, 3, 10, 12)], ids=str)  # a row of each kind of arithmetic
 def test_one_graph_and_the_same_numbers_when_compiled(row):
-    """Traced whole, without a break: the aot_eager backend runs the traced graph without compiling C++."""
+    """Traced without a graph break; the aot_eager backend runs the traced graph without compiling C++."""
     mean, scale, target = inputs(24)
     settings = row_settings(row)
     noise = draw_noise(24, settings)
@@ -228,7 +218,7 @@ def test_missing_superfluous_and_impossible_noise():
     ones, target = torch.ones(V, B, 6), torch.ones(G, B, 6)
     with pytest.raises(UsageError, match=r"noise is none; allowed: shape \(3, 4, 2, 6\)"):
         view_scores(ones, ones, target, noise=None, **DEFAULT)
-    with pytest.raises(UsageError, match="a closed form takes no samples"):
+    with pytest.raises(UsageError, match=r"noise has shape \(3, 4, 2, 6\); allowed: none"):
         view_scores(ones, ones, target, noise=torch.ones(V, B, 2, 6), **(DEFAULT | {"estimator": "closed"}))
     with pytest.raises(UsageError, match="estimator is paired with loss"):
         view_scores(ones, ones, target, noise=torch.ones(V, B, 2, 6), **(DEFAULT | {"pairs": "pooled"}))

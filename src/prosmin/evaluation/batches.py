@@ -5,12 +5,9 @@ The augmentation is a random resized crop and a flip, which depend on (seed, ste
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from torch import Tensor
 
 from prosmin import randomness
@@ -22,6 +19,7 @@ from prosmin.data.order import Order
 from prosmin.data.stream import Batch, image_batches, picture_batches
 from prosmin.data.views import evaluation_view, normalise
 from prosmin.encoder import Encoder
+from prosmin.progress import track
 
 SCALE, RATIO, FLIP = (0.08, 1.0), (3 / 4, 4 / 3), 0.5
 """Share of the area, aspect ratio and probability of a flip, as in supervised training on ImageNet."""
@@ -40,8 +38,6 @@ def augmented(images: Tensor, sizes: Tensor, config: ViewsConfig, *, seed: int, 
 
 
 PREDICTED = 256  # images at once without gradients
-
-Item = TypeVar("Item")
 
 
 class TrainingBatch(NamedTuple):
@@ -72,7 +68,7 @@ def training_batches(
     steps = range(epochs * order.steps_per_epoch)
     max_bad = allowed_bad(pictures)
     with closing(image_batches(pictures, map(order, steps), device=device, max_bad=max_bad)) as batches:
-        for step, batch in enumerate(shown(batches, title, total=len(steps))):
+        for step, batch in enumerate(track(batches, title, total=len(steps))):
             views_of_batch = augmented(batch.images, batch.sizes, views, seed=seed, step=step)
             yield TrainingBatch(step, views_of_batch, batch.index.to(device))
 
@@ -87,14 +83,7 @@ def set_batches(pictures: PictureSet, encoder: Encoder, *, title: str) -> Iterat
     """All readable images in their order, in batches of the encoder's size. A stream shows a progress bar."""
     size = encoder.batch_size
     batches = picture_batches(pictures, size=size, device=encoder.device, max_bad=allowed_bad(pictures))
-    return shown(batches, "" if isinstance(pictures, Pictures) else title, total=-(-len(pictures) // size))
-
-
-def shown(items: Iterator[Item], title: str, *, total: int) -> Iterator[Item]:
-    """The items, with a progress bar on a terminal if there is a title."""
-    console = Console(stderr=True)
-    hidden = not (title and console.is_terminal)
-    yield from track(items, description=escape(title), total=total, console=console, transient=True, disable=hidden)
+    return track(batches, "" if isinstance(pictures, Pictures) else title, total=-(-len(pictures) // size))
 
 
 def half_precision(device: torch.device) -> torch.autocast:

@@ -1,4 +1,4 @@
-"""Scoring rules for probabilistic forecasts: pure functions of tensors, and what their settings do."""
+"""Scoring rules for probabilistic forecasts: pure functions of tensors, and checks of their settings."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -48,11 +48,11 @@ _OF_TENSORS = {
     "noise_count": "gaussian",
     "view_scores": "views",
 }
-"""The functions that need torch, each with its file."""
+"""The functions that need torch, and their modules."""
 
 
 def __getattr__(name: str) -> object:
-    """Those functions, imported when first asked for: the settings of a score are checked without torch."""
+    """Import these functions when first used: settings are checked without torch."""
     if name not in _OF_TENSORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_OF_TENSORS[name]}"), name)

@@ -1,4 +1,4 @@
-"""Checks of the tensors a caller hands in: shapes always, values on request, each with its own sentence."""
+"""Checks of the tensors that a caller passes: shapes always, values on request."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from prosmin.scoring.settings import check_pair_count
 
 
 def check_tensor(name: str, value: object) -> None:
-    """It is a tensor, and no array or list."""
+    """A tensor, not an array or a list."""
     if not isinstance(value, Tensor):
         raise UsageError(
             f"{name} is of type {type(value).__name__}; allowed: a torch tensor. Convert it: torch.as_tensor({name})."
@@ -16,18 +16,18 @@ def check_tensor(name: str, value: object) -> None:
 
 
 def check_shape(name: str, tensor: Tensor, expected: tuple[int, ...], *, like: str) -> None:
-    """`tensor` has the shape that `like` asks for."""
+    """The expected shape, which follows from `like`."""
     check_tensor(name, tensor)
     if tuple(tensor.shape) != expected:
-        raise UsageError(f"{name} has shape {tuple(tensor.shape)}; allowed: {expected}, to go with {like}.")
+        raise UsageError(f"{name} has shape {tuple(tensor.shape)}; allowed: {expected}, to match {like}.")
 
 
 def check_not_empty(name: str, tensor: Tensor) -> None:
-    """There is at least one item with at least one coordinate, in floating point."""
+    """At least one item with at least one coordinate, in floating point."""
     check_tensor(name, tensor)
     if tensor.ndim == 0 or tensor.numel() == 0:
         raise UsageError(
-            f"{name} has shape {tuple(tensor.shape)}; allowed: at least one item of at least one coordinate."
+            f"{name} has shape {tuple(tensor.shape)}; allowed: at least one item with at least one coordinate."
         )
     if not tensor.is_floating_point():
         raise UsageError(f"{name} has dtype {tensor.dtype}; allowed: floating point.")
@@ -40,7 +40,7 @@ def check_finite(name: str, tensor: Tensor) -> None:
         bad = (~finite).nonzero()
         where = tuple(bad[0].tolist())
         raise UsageError(
-            f"{name} of shape {tuple(tensor.shape)} holds {len(bad)} values that are not finite, the first "
+            f"{name} of shape {tuple(tensor.shape)} has {len(bad)} values that are not finite, the first "
             f"({tensor[where].item()}) at {where}; allowed: finite numbers."
         )
 
@@ -49,26 +49,17 @@ def check_scale(scale: Tensor) -> None:
     """A standard deviation: 0 or more. Waits for the device."""
     if bool((scale < 0).any()):
         raise UsageError(
-            f"scale holds {scale.min().item():g}; allowed: 0 or more. It is a standard deviation, not its logarithm."
+            f"scale has the value {scale.min().item():g}; allowed: 0 or more. It is a standard deviation, not its "
+            "logarithm."
         )
 
 
-def check_forecast(mean: Tensor, scale: Tensor, target: Tensor, *, validate: bool) -> None:
-    """A Gaussian forecast and what came true: three tensors (..., d)."""
+def check_forecast(mean: Tensor, scale: Tensor, target: Tensor, *, validate: bool, mixture: bool = False) -> None:
+    """A Gaussian forecast and its target: three tensors (..., d). A mixture of V has mean and scale (V, ..., d)."""
     check_not_empty("mean", mean)
     check_shape("scale", scale, tuple(mean.shape), like="mean")
-    check_shape("target", target, tuple(mean.shape), like="mean")
-    if validate:
-        for name, tensor in (("mean", mean), ("scale", scale), ("target", target)):
-            check_finite(name, tensor)
-        check_scale(scale)
-
-
-def check_mixture(mean: Tensor, scale: Tensor, target: Tensor, *, validate: bool) -> None:
-    """A mixture of V Gaussians, mean and scale (V, ..., d), and what came true, target (..., d)."""
-    check_not_empty("mean", mean)
-    check_shape("scale", scale, tuple(mean.shape), like="mean")
-    check_shape("target", target, tuple(mean.shape[1:]), like="the components of mean")
+    like = "the components of mean" if mixture else "mean"
+    check_shape("target", target, tuple(mean.shape[1:] if mixture else mean.shape), like=like)
     if validate:
         for name, tensor in (("mean", mean), ("scale", scale), ("target", target)):
             check_finite(name, tensor)
@@ -76,7 +67,7 @@ def check_mixture(mean: Tensor, scale: Tensor, target: Tensor, *, validate: bool
 
 
 def check_ensemble(samples: Tensor, target: Tensor, *, validate: bool) -> None:
-    """r samples (r, ..., d) of the forecast and what came true, target (..., d)."""
+    """r samples (r, ..., d) of the forecast, and the target (..., d)."""
     check_not_empty("target", target)
     check_not_empty("samples", samples)
     check_pair_count(len(samples))

@@ -1,7 +1,7 @@
 """Scores of a Gaussian forecast with independent coordinates in closed form: no samples, no noise.
 
-A rule is the expectation of its distance, rho(offset, scale) = E rho(N(offset, scale^2)): once for mean -
-target, once for the difference of two draws, whose mean is 0 and whose scale is sqrt(2) that of the forecast.
+A rule is the expectation of its distance, rho(offset, scale) = E rho(N(offset, scale^2)): once for mean - target, once
+for the difference of two draws, whose mean is 0 and whose scale is sqrt(2) that of the forecast.
 """
 
 import math
@@ -11,14 +11,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from prosmin.scoring.arguments import check_forecast, check_mixture
+from prosmin.scoring.arguments import check_forecast
 from prosmin.scoring.distances import FLOOR, outside_autocast, power_distance, result_dtype
 from prosmin.scoring.ensembles import resolve_bandwidth
 from prosmin.scoring.settings import check_lam
 
 Expectation = Callable[[Tensor, Tensor], Tensor]  # offset, scale (..., d) -> (...)
 
-CERTAIN = 40.0  # standard deviations from 0 at which |.| has no kink left to smooth, in float64 too
+CERTAIN = 40.0  # standard deviations from 0 beyond which the kink of |.| has no effect, also in float64
 
 
 def gaussian_crps(mean: Tensor, scale: Tensor, target: Tensor, *, lam: float = 0.5, validate: bool = True) -> Tensor:
@@ -54,9 +54,8 @@ def approximate_energy_score(
 ) -> Tensor:
     """Euclidean energy score of N(mean, scale^2), beta = 1, to second order: three times (..., d) -> (...).
 
-    E|X| = sqrt(m) (1 - v / (8 m^2)) with m and v the mean and the variance of |X|^2. Good to 1e-5 of the
-    distance from d = 64 on where scales are alike; a few per cent off where a few coordinates carry all of
-    the spread.
+    E|X| = sqrt(m) (1 - v / (8 m^2)) with m and v the mean and the variance of |X|^2. Exact to 1e-5 of the distance
+    from d = 64 on if scales are similar; off by a few per cent if a few coordinates have all of the spread.
     """
     return _closed(mean, scale, target, expected_norm, lam=lam, validate=validate)
 
@@ -69,7 +68,7 @@ def gaussian_mixture_crps(
     mean, scale (V, ..., d), target (..., d) -> (...); lam = 1/2 is the CRPS.
     """
     check_lam(lam)
-    check_mixture(mean, scale, target, validate=validate)
+    check_forecast(mean, scale, target, validate=validate, mixture=True)
     dtype = result_dtype(mean, scale, target)
     with outside_autocast(mean):
         mean, scale, target = (x.to(dtype) for x in (mean, scale, target))
@@ -88,7 +87,7 @@ def _closed(
 
 
 def closed_score(mean: Tensor, scale: Tensor, target: Tensor, expectation: Expectation, *, lam: float) -> Tensor:
-    """mean and scale (..., d) against target, which may have more dimensions in front: -> target's (...)."""
+    """mean and scale (..., d), and a target that may have more leading dimensions: -> the target's (...)."""
     pairs = expectation(torch.zeros_like(scale), math.sqrt(2.0) * scale)
     return 2.0 * lam * expectation(mean - target, scale) - (1.0 - lam) * pairs
 
@@ -96,7 +95,7 @@ def closed_score(mean: Tensor, scale: Tensor, target: Tensor, expectation: Expec
 def mixture_score(mean: Tensor, scale: Tensor, target: Tensor, expectation: Expectation, *, lam: float) -> Tensor:
     """One mixture of V views against every target: mean, scale (V, ..., d), target (G, ..., d) -> (G, ...).
 
-    Holds V (V - 1) / 2 differences of views: a pair of views counts twice, a view with itself once.
+    Needs memory for V (V - 1) / 2 differences of views: a pair of views counts twice, a view with itself once.
     """
     V = len(mean)
     to_target = expectation(mean - target[:, None], scale).mean(1)  # (G, V, ...) -> (G, ...)
@@ -109,8 +108,8 @@ def mixture_score(mean: Tensor, scale: Tensor, target: Tensor, expectation: Expe
 
 def expected_coordinate(offset: Tensor, scale: Tensor) -> Tensor:
     """Mean over coordinates of E|N(offset, scale^2)|."""
-    # Where the kink is 40 scales away, |offset| is exact. A floor there, rather than a division by a scale
-    # near 0, keeps infinities out of the backward pass; scale 0 needs no case of its own.
+    # Where the kink is 40 scales away, |offset| is exact. A floor there, instead of a division by a scale near 0,
+    # keeps infinities out of the backward pass; scale 0 needs no special case.
     floor = (offset.detach().abs() / CERTAIN).clamp(min=FLOOR)
     t = offset / torch.maximum(scale, floor)
     density = torch.exp(t.square() / -2.0) / math.sqrt(2.0 * math.pi)

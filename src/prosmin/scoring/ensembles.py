@@ -1,4 +1,4 @@
-"""Scores of a forecast known by samples: unbiased U-statistics, for any distribution."""
+"""Scores of a forecast given by samples: unbiased U-statistics, for any distribution."""
 
 from functools import partial
 
@@ -33,8 +33,8 @@ def energy_score(
     """Energy score by the U-statistic: samples (r, ..., d), target (..., d) -> (...).
 
     2 lam / r * sum_j |z_j - z|^beta  -  (1 - lam) / (r (r - 1)) * sum_{j != k} |z_j - z_k|^beta.
-    lam = 1/2 is half of the energy score, in one dimension the CRPS. `absolute` puts the paper's absolute
-    value around it.
+    lam = 1/2 is half of the energy score, in one dimension the CRPS. `absolute` takes the absolute value, as the paper
+    does.
     """
     check_beta(beta)
     check_lam(lam)
@@ -53,9 +53,8 @@ def kernel_score(
 ) -> Tensor:
     """Kernel score by the U-statistic, Gaussian kernel k: samples (r, ..., d), target (..., d) -> (...).
 
-    (1 - lam) E k(Z, Z') - 2 lam E k(Z, z) + 3 lam - 1: at lam = 1/2 half of the squared maximum mean
-    discrepancy, so at least 0 in expectation. Without a bandwidth, the median distance between the targets is
-    used.
+    (1 - lam) E k(Z, Z') - 2 lam E k(Z, z) + 3 lam - 1: at lam = 1/2 half of the squared maximum mean discrepancy, so at
+    least 0 in expectation. The default bandwidth is the median distance between the targets.
     """
     check_lam(lam)
     check_ensemble(samples, target, validate=validate)
@@ -64,7 +63,7 @@ def kernel_score(
 
 
 def resolve_bandwidth(bandwidth: float | Tensor | None, target: Tensor, *, validate: bool) -> float | Tensor:
-    """The bandwidth as given, or the median distance between targets (..., d) where there is none."""
+    """The given bandwidth, or the median distance between targets (..., d)."""
     if bandwidth is not None:
         if validate or not isinstance(bandwidth, Tensor):
             check_bandwidth(float(bandwidth))
@@ -73,7 +72,7 @@ def resolve_bandwidth(bandwidth: float | Tensor | None, target: Tensor, *, valid
 
 
 def _ensemble_score(samples: Tensor, target: Tensor, distance: Distance, *, lam: float, exact: bool) -> Tensor:
-    """With `exact` in float64: beside a sample that is far off the distances of the others vanish in float32."""
+    """With `exact` in float64: in float32, one far sample makes the distances of the others vanish."""
     dtype = torch.float64 if exact else product_dtype(samples, target)
     with outside_autocast(samples):
         points = samples.to(dtype).movedim(0, -2)  # (..., r, d)
@@ -82,14 +81,13 @@ def _ensemble_score(samples: Tensor, target: Tensor, distance: Distance, *, lam:
 
 
 def ustatistic(samples: Tensor, targets: Tensor, *, distance: Distance, lam: float) -> Tensor:
-    """samples (..., r, d), targets (..., G, d) -> (..., G), by inner products: nothing of size r^2 d."""
-    # Distances do not depend on the origin; near the samples the inner products cancel least.
+    """samples (..., r, d), targets (..., G, d) -> (..., G), by inner products: no tensor of size r^2 d."""
+    # Distances do not depend on the origin; with one near the samples, the inner products cancel least.
     origin = samples.detach().mean(-2, keepdim=True)
     samples, targets = samples - origin, targets - origin
     squares = samples.square().sum(-1)[..., None, :]  # (..., 1, r)
-    to_target = squared_distance(
-        targets.square().sum(-1)[..., None], squares, -2.0 * dots(targets, samples)
-    )  # (..., G, r)
+    target_squares = targets.square().sum(-1)[..., None]  # (..., G, 1)
+    to_target = squared_distance(target_squares, squares, -2.0 * dots(targets, samples))  # (..., G, r)
     pairs = mean_over_pairs(samples, distance=distance)
     return 2.0 * lam * distance(to_target).mean(-1) - (1.0 - lam) * pairs[..., None]
 
@@ -116,6 +114,6 @@ def coordinate_mean_over_pairs(samples: Tensor, *, beta: float) -> Tensor:
 
 
 def coordinate_ustatistic(samples: Tensor, targets: Tensor, *, beta: float, lam: float) -> Tensor:
-    """The same for the mean over coordinates of |.|^beta: (..., r, d), (..., G, d) -> (..., G)."""
+    """The U-statistic of the mean over coordinates of |.|^beta: (..., r, d), (..., G, d) -> (..., G)."""
     to_target = coordinate_power(samples[..., None, :, :] - targets[..., :, None, :], beta).mean((-2, -1))
     return 2.0 * lam * to_target - (1.0 - lam) * coordinate_mean_over_pairs(samples, beta=beta)[..., None]

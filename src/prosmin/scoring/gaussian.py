@@ -1,8 +1,8 @@
-"""Scores of a Gaussian forecast with independent coordinates, by a few samples with little noise.
+"""Scores of a Gaussian forecast with independent coordinates, estimated from a few samples with little noise.
 
-For such a forecast Z - Z' is sqrt(2) scale * eps, so the pair term needs no pairs: E rho(Z, Z') = E
-rho(sqrt(2) scale * eps), estimated with the eps of the first term (common random numbers). Antithetic samples
-use every eps with both signs.
+For such a forecast Z - Z' is sqrt(2) scale * eps, so the pair term needs no pairs: E rho(Z, Z') =
+E rho(sqrt(2) scale * eps), estimated with the eps of the first term (common random numbers). Antithetic samples use
+every eps with both signs.
 """
 
 from functools import partial
@@ -27,7 +27,7 @@ from prosmin.scoring.settings import check_beta, check_lam, check_samples
 
 
 def noise_count(estimator: str, samples: int, antithetic: bool) -> int:
-    """How many standard normal vectors an estimator takes for `samples` samples: S' of the documentation."""
+    """The number of standard normal vectors that an estimator needs for `samples` samples: S' of the documentation."""
     if estimator == "closed":
         return 0
     return samples // 2 if estimator == "paired" and antithetic else samples
@@ -50,7 +50,7 @@ def gaussian_energy_score(
 
     2 lam / S * sum_j |mean + scale eps_j - target|^beta
       - (1 - lam) 2^(beta/2) / S * sum_j |scale eps_j|^beta, unbiased for any S.
-    `noise` (S', ..., d) stands in for the draws; S' = S / 2 where antithetic samples mirror it.
+    `noise` (S', ..., d) replaces the random draws; S' = S / 2 for antithetic samples, which mirror it.
     """
     check_beta(beta)
     check_lam(lam)
@@ -119,14 +119,11 @@ def coordinate_within_scores(
     antithetic: bool,
     lam: float,
 ) -> Tensor:
-    """The same for the mean over coordinates of |.|^beta. Holds all V B G S' K differences."""
+    """The same for the mean over coordinates of |.|^beta. Needs memory for all V B G S' K differences."""
     dtype = result_dtype(mean, scale, target)
     with outside_autocast(mean):
         mean, scale, target, noise = (x.to(dtype) for x in (mean, scale, target, noise))
-        offset, spread = (
-            offsets(mean, target)[..., None, :],
-            spreads(scale, noise),
-        )  # (V, B, G, 1, K), (V, B, S', K)
+        offset, spread = offsets(mean, target)[..., None, :], spreads(scale, noise)  # (V, B, G, 1, K), (V, B, S', K)
         to_target = coordinate_power(offset + spread[:, :, None], beta).mean((-2, -1))
         if estimator == "ustat":
             pairs = coordinate_mean_over_pairs(spread, beta=beta)

@@ -1,4 +1,4 @@
-"""Which settings of the loss go together, in one table, and the guard in front of wrong answers."""
+"""Which settings of the loss can be combined, in one table, and the check of a configuration."""
 
 import warnings
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ ESTIMATORS = ("paired", "ustat", "closed")
 
 
 class ProprietyWarning(UserWarning):
-    """The loss has a minimum, but not where the truth is."""
+    """The loss has a minimum, but not at the true distribution."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Settings that go together."""
+    """Settings that can be combined."""
 
     rule: str
     norm: str
@@ -27,15 +27,9 @@ class Row:
     gives: str
 
     def misses(self, rule: str, norm: str, pairs: str, estimator: str, beta: float) -> tuple[bool, ...]:
-        """Where a wish differs from this row, what matters most first."""
+        """Which settings differ from this row, the most important first."""
         wrong_beta = not self.any_beta and beta != 1.0
-        return (
-            rule != self.rule,
-            pairs != self.pairs,
-            norm != self.norm,
-            estimator != self.estimator,
-            wrong_beta,
-        )
+        return rule != self.rule, pairs != self.pairs, norm != self.norm, estimator != self.estimator, wrong_beta
 
     def __str__(self) -> str:
         beta = "any beta" if self.any_beta else "beta 1"
@@ -86,9 +80,9 @@ def check_objective(
     force: bool,
     views: int = 2,
 ) -> None:
-    """Refuse a loss that makes no sense or has no minimum; warn of one whose minimum is not the truth.
+    """An error for a loss without a meaning or a minimum; a warning if the minimum is not the true distribution.
 
-    `views` matters for pooled pairs, whose threshold rises with it.
+    `views` matters for pooled pairs: their threshold rises with it.
     """
     for name, value, known in (
         ("rule", rule, RULES),
@@ -108,8 +102,8 @@ def check_objective(
         check_samples(samples, antithetic=antithetic, name="loss.samples")
     if pairs == "pooled" and not same_view:
         raise UsageError(
-            "loss.same_view is false with loss.pairs pooled; allowed: true, as a pool of all views has no "
-            "view to leave out. Add --loss.same_view true, or use loss.pairs within to leave same-view pairs out."
+            "loss.same_view is false with loss.pairs pooled; allowed: true, as the pool contains all views. "
+            "Add --loss.same_view true, or use loss.pairs within to leave out pairs of the same view."
         )
     _guard(rule, pairs, estimator, beta, lam, samples, views=views, force=force)
 
@@ -119,7 +113,7 @@ def _check_together(rule: str, norm: str, pairs: str, estimator: str, beta: floa
     if any(nearest.misses(rule, norm, pairs, estimator, beta)):
         raise UsageError(
             f"The loss has rule {rule}, norm {norm}, pairs {pairs}, estimator {estimator}, beta {beta:g}, "
-            f"which do not go together. The nearest that do: {nearest}."
+            f"which cannot be combined. The nearest settings that can: {nearest}."
         )
 
 
@@ -128,9 +122,9 @@ def _guard(
 ) -> None:
     drawn = None if estimator == "closed" else samples
     found = propriety(beta, lam, rule=rule, pairs=pairs, views=views, samples=drawn)
-    # The kernel score is proper at its threshold of 1/2, the others have lost their minimum there.
+    # The kernel score is proper at its threshold of 1/2; the others have no minimum at theirs.
     lost = lam < found.threshold if rule == "kernel" else lam <= found.threshold
     if (lost or beta == 2.0) and not force:
-        raise UsageError(f"{found.verdict} Use loss.lam 0.5 and loss.beta 1, or loss.force true to insist.")
+        raise UsageError(f"{found.verdict} Use loss.lam 0.5 and loss.beta 1, or loss.force true to train anyway.")
     if not found.proper:
         warnings.warn(found.verdict, ProprietyWarning, stacklevel=3)

@@ -1,7 +1,7 @@
-"""The three kinds of inner products that a Gaussian forecast's distances to its targets are made of.
+"""The inner products from which the distances of a Gaussian forecast's samples to its targets are computed.
 
-With D = mean - target and x = scale * noise, |D + x|^2 = |D|^2 + 2 D.x + |x|^2. D is formed once for a view
-and a target, x once for a view and a sample, so nothing of size V G B S K or S^2 is ever held.
+With D = mean - target and x = scale * noise, |D + x|^2 = |D|^2 + 2 D.x + |x|^2. D is computed once for a view and a
+target, x once for a view and a sample, so no tensor has the size V G B S K or S^2.
 """
 
 from typing import Any
@@ -25,19 +25,17 @@ def spreads(scale: Tensor, noise: Tensor) -> Tensor:
 
 def inner_products(mean: Tensor, scale: Tensor, target: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """|D|^2 (V, B, G), |x|^2 (V, B, S) and D.x (V, B, G, S)."""
-    if (
-        torch.compiler.is_compiling()
-    ):  # the compiler finds for itself that D and x are cheaper to form again than to keep
+    if torch.compiler.is_compiling():  # the compiler decides itself to compute D and x twice instead of storing them
         offset, spread = offsets(mean, target), spreads(scale, noise)
         return offset.square().sum(-1), spread.square().sum(-1), dots(offset, spread)
     return _InnerProducts.apply(mean, scale, target, noise)
 
 
 class _InnerProducts(torch.autograd.Function):
-    """The same, keeping only the inputs for the backward pass.
+    """The same, storing only the inputs for the backward pass.
 
-    Plain autograd keeps D and x and adds two gradients to each, half as much memory again: 227 MB against
-    154 MB at 18 views, batch 64, K 4096, 4 samples. benchmarks/scoring.py measures the whole.
+    Plain autograd stores D and x and adds two gradients to each: 227 MB instead of 154 MB at 18 views, batch 64,
+    K 4096, 4 samples (benchmarks/scoring.py).
     """
 
     @staticmethod
@@ -54,7 +52,7 @@ class _InnerProducts(torch.autograd.Function):
     def backward(ctx: Any, of_offset: Tensor, of_spread: Tensor, of_cross: Tensor) -> tuple[Tensor | None, ...]:
         mean, scale, target, noise = ctx.saved_tensors
         offset = offsets(mean, target)
-        spread = spreads(scale, noise).contiguous()  # noise may come transposed; the update in place needs rows
+        spread = spreads(scale, noise).contiguous()  # noise may be transposed; the in-place update needs rows
         # dL/dD_g = 2 a_g D_g + sum_s c_gs x_s, summed over targets for the mean
         to_mean = (2.0 * of_offset)[:, :, None] @ offset  # (V, B, 1, K)
         to_mean = to_mean + of_cross.sum(2, keepdim=True) @ spread
@@ -62,7 +60,7 @@ class _InnerProducts(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             to_offset = (2.0 * of_offset)[..., None] * offset + of_cross @ spread  # (V, B, G, K)
             to_target = -to_offset.sum(0).transpose(0, 1)
-        # dL/dx_s = 2 b_s x_s + sum_g c_gs D_g, in place: x is not needed any more
+        # dL/dx_s = 2 b_s x_s + sum_g c_gs D_g, in place, as x is no longer needed
         to_spread = spread.mul_((2.0 * of_spread)[..., None])
         to_spread.view(-1, *to_spread.shape[2:]).baddbmm_(of_cross.mT.flatten(0, 1), offset.flatten(0, 1))
         to_noise = to_spread * scale[:, :, None] if ctx.needs_input_grad[3] else None
@@ -70,5 +68,5 @@ class _InnerProducts(torch.autograd.Function):
 
 
 def _square(x: Tensor) -> Tensor:
-    """|x|^2 over the last dimension without holding the squares."""
+    """|x|^2 over the last dimension, without storing the squares."""
     return torch.linalg.vector_norm(x, dim=-1).square()

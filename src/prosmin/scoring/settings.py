@@ -1,6 +1,6 @@
-"""Checks of the numbers that set a score, each with its own sentence.
+"""Checks of the numeric settings of a score.
 
-Without torch: a configuration is checked before the seconds that importing it takes.
+Without torch, whose import takes seconds: a configuration is checked before.
 """
 
 from prosmin.errors import UsageError

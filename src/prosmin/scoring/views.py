@@ -1,4 +1,4 @@
-"""The training path: scores of all views of a batch against all its targets, as the configuration asks."""
+"""The training path: scores of all views of a batch against all its targets, as configured."""
 
 from functools import partial
 
@@ -46,8 +46,8 @@ def view_scores(
 ) -> Tensor:
     """mean, scale (V, B, K), target (G, B, K), noise (V, B, S', K) -> (V, G, B); pooled pairs: (1, G, B).
 
-    Values are not looked at, so the device never waits; which settings go together `check_objective` has said
-    before. S' is `noise_count(estimator, samples, antithetic)`; closed forms take no noise.
+    Values are not checked, so that the host never waits for the device; `check_objective` checks the settings before.
+    S' is `noise_count(estimator, samples, antithetic)`; closed forms take no noise.
     """
     _check_views(mean, scale, target, noise, noise_count(estimator, samples, antithetic))
     width = resolve_bandwidth(bandwidth, target, validate=False) if rule == "kernel" else 1.0

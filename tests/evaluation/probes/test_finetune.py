@@ -1,19 +1,16 @@
 """Fine-tuning, semi and transfer: what is learned, what is chosen where, what stays as it was."""
 
 import dataclasses
-import io
 import math
 
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 
 from coloured import coloured
 from prosmin.cli import main
 from prosmin.encoder import untrained
 from prosmin.errors import ProsminError, UsageError
-from prosmin.evaluation import batches
 from prosmin.evaluation import run as suite
 from prosmin.evaluation.batches import augmented, batch_size, training_batches
 from prosmin.evaluation.context import Context
@@ -66,13 +63,6 @@ class TestAugmentation:
         for epoch in (seen[:3], seen[3:]):
             assert sorted(torch.cat(epoch).tolist()) == list(range(48))
         assert not torch.equal(seen[0], seen[3])
-
-
-def test_a_bar_shows_its_title_as_it_is(monkeypatch):
-    said = io.StringIO()
-    monkeypatch.setattr(batches, "Console", lambda **_: Console(file=said, force_terminal=True, width=120))
-    assert list(batches.shown(iter("abc"), "trained: folder:/data/[old] pets[/old]", total=3)) == ["a", "b", "c"]
-    assert "trained: folder:/data/[old] pets[/old]" in said.getvalue()
 
 
 class TestLength:
