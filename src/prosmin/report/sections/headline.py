@@ -195,7 +195,7 @@ READINGS = {
 def cards(runs: Sequence[Run], *, without_labels: bool) -> list[Card]:
     """The headline numbers of the protocols; `without_labels` adds those that stand in for accuracies."""
     found = [
-        card(columns(runs, name), key, f"{record.title}: {metric(key).title}")
+        card(columns(runs, name), key, f"{record.title} {metric(key).title}")
         for name, record in PROTOCOLS.items()
         for key in (*record.headlines, *(record.headlines_without_labels if without_labels else ()))
     ]
