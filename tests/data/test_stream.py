@@ -14,7 +14,7 @@ from PIL import Image
 
 from prosmin.data import stream as module
 from prosmin.data.image_sets import load_pictures
-from prosmin.data.packing import Packer, clear_around, padded, zeros
+from prosmin.data.packing import Packer
 from prosmin.data.sources import open_source
 from prosmin.data.stream import Feed, Stream, open_feed, picture_batches
 from prosmin.data.unreadable import CheckedSource
@@ -269,19 +269,6 @@ for step, batch in enumerate(feed.batches([torch.arange({N})] * 100_000)):
     assert errors.rstrip().endswith("KeyboardInterrupt")
 
 
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [
-        ([[32, 32]], (32, 32)),
-        ([[5, 7], [9, 3]], (9, 7)),
-        ([[300, 20], [20, 129]], (384, 256)),
-        ([[512, 768]], (512, 768)),
-    ],
-)
-def test_large_batches_have_few_shapes(sizes, expected):
-    assert padded(torch.tensor(sizes)) == expected
-
-
 def test_pages_that_never_shrink(damaged, monkeypatch):
     """As on a GPU: an image that does not fit is moved to larger pages."""
 
@@ -309,14 +296,6 @@ def test_images_are_padded_with_zeros(damaged):
             assert image[:, :height, :width].any()
             assert not image[:, height:].any()
             assert not image[:, :, width:].any()
-
-
-def test_memory_of_a_batch_is_zero_and_may_be_empty():
-    for size in (0, 1, 5 << 20):
-        found = zeros(size)
-        assert found.shape == (size,)
-        assert not found.any()
-        found.fill_(7)  # it is writable
 
 
 def test_empty_source(tmp_path):
@@ -357,12 +336,3 @@ def test_bytes_and_tensors_may_mix():
 
     (batch,) = stream_of(Mixed()).batches([torch.arange(N)])
     assert batch.images[:, 0, 0, 0].tolist() == list(range(N))
-
-
-def test_clear_around():
-    images = torch.full((3, 3, 4, 6), 7, dtype=torch.uint8)
-    sizes = torch.tensor([[4, 6], [2, 6], [3, 1]])
-    cleared = clear_around(images.clone(), sizes)
-    for before, after, (height, width) in zip(images, cleared, sizes.tolist(), strict=True):
-        assert torch.equal(after[:, :height, :width], before[:, :height, :width])
-        assert int(after.sum()) == 7 * 3 * height * width
