@@ -64,7 +64,7 @@ def test_hue(images: Tensor, factors: Tensor) -> None:
     assert_each(colour.shift_hue(images, shift), images, reference.adjust_hue, shift)
 
 
-def test_a_third_of_a_turn_moves_the_channels_on(images: Tensor) -> None:
+def test_a_third_of_a_turn_rotates_the_channels(images: Tensor) -> None:
     turned = colour.shift_hue(images, torch.full((N,), 1 / 3))
     torch.testing.assert_close(turned, images.roll(1, dims=1), rtol=0, atol=TOLERANCE)
 
@@ -86,7 +86,7 @@ def test_blur(
     assert_each(result, images, lambda image, s: reference.gaussian_blur(image, kernel, [s, s]), sigma)
 
 
-def test_blur_radius_holds_three_deviations_inside_the_picture() -> None:
+def test_blur_radius_is_three_deviations_within_the_image() -> None:
     assert colour.blur_radius(2.0, 32) == 6
     assert colour.blur_radius(0.1, 32) == 1
     assert colour.blur_radius(2.0, 4) == 3
@@ -119,7 +119,7 @@ def test_jitter_in_all_24_orders() -> None:
 
 @pytest.mark.parametrize("chosen", [[], [1, 4], list(range(6))])
 @pytest.mark.parametrize("look", [True, False])
-def test_an_operation_meets_its_pictures_and_their_strengths(
+def test_an_operation_gets_its_images_and_their_strengths(
     chosen: list[int], look: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selection, "host_may_look", lambda images: look)

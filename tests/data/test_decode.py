@@ -1,4 +1,4 @@
-"""Decoding: good images come out as Pillow has them, bad ones with a reason, whatever their bytes."""
+"""Decoding: readable images equal those of Pillow, others have a reason."""
 
 import io
 import struct
@@ -17,7 +17,7 @@ from prosmin.data.decode import PictureError, _fits_nvjpeg, bounded, decode, dec
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)
-# An image a JPEG can hold: smooth, so that nothing depends on how a decoder rounds noise.
+# Smooth, as a JPEG can store it, so that nothing depends on how a decoder rounds noise.
 SMOOTH = np.stack(np.meshgrid(np.linspace(0, 255, 30), np.linspace(0, 200, 20)), -1).astype(np.uint8)
 SMOOTH = np.concatenate([SMOOTH, SMOOTH[..., :1] // 2], -1)
 
@@ -35,7 +35,7 @@ def exif(orientation: int) -> Image.Exif:
 
 
 def reference(data: bytes) -> torch.Tensor:
-    """What Pillow makes of it, by the usual steps."""
+    """The same image by Pillow."""
     image = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     return torch.from_numpy(np.array(image.convert("RGBA").convert("RGB"))).permute(2, 0, 1)
 
@@ -83,7 +83,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_good_pictures_equal_pillow(name, capfd):
+def test_readable_images_equal_pillow(name, capfd):
     data = GOOD[name]()
     picture = decode(data)
     assert picture.dtype == torch.uint8
@@ -91,7 +91,7 @@ def test_good_pictures_equal_pillow(name, capfd):
     assert capfd.readouterr().err == ""  # libpng likes to print
 
 
-def test_turned_picture_is_turned():
+def test_an_image_is_rotated_by_its_exif_orientation():
     # Orientation 6: the camera was turned left, so the first stored column is the first row.
     upright = decode(encode(rgb(), "PNG", exif=exif(6)))
     assert torch.equal(upright, torch.from_numpy(np.rot90(PIXELS, -1).copy()).permute(2, 0, 1))
@@ -167,7 +167,7 @@ def bomb(kind: str) -> bytes:
 @pytest.mark.parametrize("kind", ["png", "jpeg", "gif", "webp", "bmp"])
 @pytest.mark.parametrize("decoder", [decode, decode_bounded])
 @pytest.mark.parametrize("action", ["error", "ignore"])
-def test_bombs_are_refused_by_their_size(kind, decoder, action, monkeypatch):
+def test_decompression_bombs_are_refused(kind, decoder, action, monkeypatch):
     data = bomb(kind)
     monkeypatch.setattr(module, "_operator", lambda name: pytest.fail("the decoder was called"))
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("the decoder was called"))
@@ -190,7 +190,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_pictures_have_a_reason(name):
+def test_unreadable_images_have_a_reason(name):
     for decoder in (decode, decode_bounded):
         with pytest.raises(PictureError) as caught:
             decoder(BAD[name]())
@@ -217,7 +217,7 @@ def test_damaged_files_never_raise_anything_else(format, data):
 @pytest.mark.parametrize(
     ("format", "kind"), [("JPEG", "jpeg"), ("PNG", "png"), ("WEBP", "webp"), ("GIF", ""), ("BMP", "")]
 )
-def test_header_tells_format_and_size(format, kind):
+def test_header_has_format_and_size(format, kind):
     for options in ({}, {"lossless": True}, {"exif": exif(6)}) if format == "WEBP" else ({},):
         header = read_header(encode(rgb(), format, **options))
         assert header.kind == kind
@@ -236,7 +236,7 @@ def test_header_tells_format_and_size(format, kind):
         ((2000, 1), (1, 768)),
     ],
 )
-def test_large_pictures_are_bounded(format, size, expected):
+def test_large_images_are_bounded(format, size, expected):
     ramp = np.linspace(0, 255, size[0]).astype(np.uint8)  # grey rises from left to right
     image = Image.fromarray(np.broadcast_to(ramp, (size[1], size[0])).copy()).convert("RGB")
     picture = decode_bounded(encode(image, format))
@@ -245,7 +245,7 @@ def test_large_pictures_are_bounded(format, size, expected):
     assert (picture[0].float() - torch.linspace(0, 255, expected[1])).abs().max() <= 4
 
 
-def test_large_turned_jpeg_is_turned_and_bounded():
+def test_large_rotated_jpeg_is_rotated_and_bounded():
     image = Image.new("RGB", (3000, 2000), (255, 0, 0))
     image.paste((0, 0, 255), (0, 0, 3000, 1000))  # stored: blue above red
     picture = decode_bounded(encode(image, "JPEG", exif=exif(6)))  # shown: blue to the right of red
@@ -254,12 +254,12 @@ def test_large_turned_jpeg_is_turned_and_bounded():
     assert picture[0, :, :200].float().mean() > 250
 
 
-def test_small_pictures_keep_every_pixel():
+def test_small_images_keep_every_pixel():
     picture = torch.from_numpy(PIXELS).permute(2, 0, 1)
     assert bounded(picture) is picture
 
 
-def test_without_the_operators_pillow_does_it_all(monkeypatch):
+def test_without_the_operators_pillow_decodes_everything(monkeypatch):
     expected = {name: decode(make()) for name, make in GOOD.items()}
     monkeypatch.setattr(module, "_operator", lambda name: None)
     for name, make in GOOD.items():
@@ -284,7 +284,7 @@ def test_batch_keeps_order_and_reasons():
         (BAD["truncated jpeg"](), False),  # nvJPEG would fill the rest with grey
     ],
 )
-def test_what_nvjpeg_is_given(data, fits):
+def test_which_files_nvjpeg_decodes(data, fits):
     assert _fits_nvjpeg(data) is fits
 
 

@@ -1,4 +1,4 @@
-"""Sets larger than memory: the same labels, features and results as from memory; only what is damaged is lost."""
+"""Sets larger than memory: the same labels, features and results as from memory; only damaged images are left out."""
 
 import dataclasses
 import warnings
@@ -81,7 +81,7 @@ def stream(spec: str) -> Streamed:
 
 
 class TestSet:
-    def test_what_fits_is_in_memory_and_what_does_not_is_streamed(self, root):
+    def test_sets_that_fit_are_decoded_and_others_streamed(self, root):
         spec = f"folder:{root}/test"
         whole, large = open_pictures(spec), stream(spec)
         assert isinstance(whole, Pictures)
@@ -101,7 +101,7 @@ class TestSet:
         red = stream(spec).labels == 2
         assert stream(spec).subset(red).subset(torch.tensor([0])).keys == (load_pictures(spec).subset(red).keys[0],)
 
-    def test_the_hash_follows_from_the_bytes(self, root, damaged):
+    def test_the_hash_depends_on_the_bytes(self, root, damaged):
         spec = f"folder:{root}/train"
         assert stream(spec).content_hash() == stream(spec).content_hash() != stream(damaged).content_hash()
         order = torch.arange(209, -1, -1)
@@ -148,8 +148,8 @@ class TestContext:
         streams = {name: stream(spec) for name, spec in specs.items()}
         return memory, Context(encoder, streams, cache=FeatureCache(folder / "cache", "e" * 32))
 
-    def test_features_scores_and_labels_are_those_from_memory(self, tiny, root, damaged, tmp_path, capsys):
-        """The batches hold the same images; on a larger canvas only sums of zeros differ."""
+    def test_features_scores_and_labels_equal_those_from_memory(self, tiny, root, damaged, tmp_path, capsys):
+        """The batches contain the same images; with more padding only sums of zeros differ."""
         memory, large = self.contexts(tiny, root, damaged, tmp_path)
         assert len(memory.sets["train"]) == 209
         large.settle()
@@ -168,7 +168,7 @@ class TestContext:
         for name, scores in large.view_scores("test").items():
             torch.testing.assert_close(scores, memory.view_scores("test")[name], atol=0, rtol=1e-3)  # some are small
 
-    def test_the_next_command_embeds_no_stream_again(self, tiny, root, damaged, tmp_path, monkeypatch):
+    def test_the_next_command_reads_the_cache(self, tiny, root, damaged, tmp_path, monkeypatch):
         _, first = self.contexts(tiny, root, damaged, tmp_path)
         first.settle()
         _, second = self.contexts(tiny, root, damaged, tmp_path)
@@ -177,7 +177,7 @@ class TestContext:
         assert second.sets["train"].keys == first.sets["train"].keys
         assert torch.equal(second.features("train"), first.features("train"))
 
-    def test_too_many_damaged_pictures_stop_it(self, tiny, root, damaged, tmp_path):
+    def test_too_many_damaged_images_are_an_error(self, tiny, root, damaged, tmp_path):
         _, large = self.contexts(tiny, root, damaged, tmp_path)
         large.sets["train"] = dataclasses.replace(large.sets["train"], max_bad=0.001)
         with pytest.raises(ProsminError, match=r"At least 1 of 210 images in .*damaged cannot be read"):
@@ -185,7 +185,7 @@ class TestContext:
         assert not (tmp_path / "cache").exists()
 
     @pytest.mark.parametrize("precision", PRECISIONS)
-    def test_scores_of_views_are_those_of_the_encoder_s_views(self, tiny, precision):
+    def test_scores_of_views_equal_those_of_the_encoder(self, tiny, precision):
         encoder, pictures = untrained(tiny()).to("cpu", precision=precision), coloured(40, side=32)
         encoder.batch_size = 16
         views = torch.stack([view.mean for view in encoder.views(pictures, seed=3)])
@@ -219,7 +219,7 @@ def test_predictions_keep_the_order(tiny, root):
 
 
 class TestProtocols:
-    def test_all_results_are_those_from_memory(self, root, tmp_path, monkeypatch):
+    def test_all_results_equal_those_from_memory(self, root, tmp_path, monkeypatch):
         run = pretrain(configs.resolve(recipe="demo", overrides=TINY), tmp_path / "run")
         options = Options(draws=1, linear_epochs=1, corruptions=("contrast", "pixelate"), severities=(2,))
         protocols = ["knn", "linear", "linear-paper", "lowshot", "ood", "corruption", "uncertainty", "pictures"]
@@ -294,7 +294,7 @@ def test_subset_and_device():
     assert pictures.to("cpu").content_hash() == pictures.content_hash()
 
 
-def test_hash_follows_the_content():
+def test_hash_depends_on_the_content():
     pictures = load_pictures("photos@test")
     images = pictures.images.clone()
     images[-1, -1, -1, -1] ^= 1

@@ -56,7 +56,7 @@ def test_equals_torchvision_over_random_boxes(way: str, interpolation: str, size
         assert (crop - expected(image, box, size, interpolation, flip=bool(flipped))).abs().max() < TOLERANCE
 
 
-def test_a_picture_of_imagenet_size(way: str) -> None:
+def test_an_image_of_imagenet_size(way: str) -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (1, 3, 375, 500), dtype=torch.uint8, generator=generator)
     box = torch.tensor([[3, 11, 371, 480]])
@@ -64,8 +64,8 @@ def test_a_picture_of_imagenet_size(way: str) -> None:
     assert (crop[0] - expected(images[0], box[0], 224, "bicubic", flip=False)).abs().max() < TOLERANCE
 
 
-def test_pictures_of_different_sizes_share_a_batch(way: str) -> None:
-    """Padding holds noise here: a tap that reached into it, or out of the box, would show."""
+def test_images_of_different_sizes_in_one_batch(way: str) -> None:
+    """The padding is noise here, so that a tap outside of the box would show."""
     generator = torch.Generator().manual_seed(1)
     sizes = torch.tensor([[40, 60], [64, 17], [9, 9], [23, 64], [1, 1]])
     images = torch.randint(0, 256, (len(sizes), 3, 64, 64), dtype=torch.uint8, generator=generator)
@@ -93,7 +93,7 @@ def test_each_view_has_its_own_box_and_flip(way: str) -> None:
 
 
 @pytest.mark.parametrize("interpolation", MODES)
-def test_a_crop_that_is_no_resize_is_exact(way: str, interpolation: str) -> None:
+def test_a_crop_without_a_resize_is_exact(way: str, interpolation: str) -> None:
     images = torch.arange(3 * 20 * 24).remainder(256).to(torch.uint8).view(1, 3, 20, 24)
     box, flip = torch.tensor([[2, 5, 16, 16]]), torch.tensor([True])
     inside = images[..., 2:18, 5:21].float() / 255
@@ -113,7 +113,7 @@ def test_overshoot_of_the_cubic_filter_is_clamped(way: str) -> None:
     assert crop.max() == 1
 
 
-def test_floats_are_taken_as_they_are() -> None:
+def test_floats_are_not_scaled() -> None:
     images = torch.randint(0, 256, (2, 3, 9, 11), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
     boxes = torch.tensor([[0, 1, 8, 9], [2, 2, 3, 5]])
     torch.testing.assert_close(resized_crop(images / 255, boxes, 6), resized_crop(images, boxes, 6), rtol=0, atol=1e-6)

@@ -220,7 +220,7 @@ def test_the_next_batches_are_ready():
     next(batches)
     deadline = time.monotonic() + 20
     while source.reads < module.AHEAD * N and time.monotonic() < deadline:
-        time.sleep(0.01)  # nobody asks for a batch
+        time.sleep(0.01)  # no batch is requested
     assert source.reads == module.AHEAD * N
     assert module.AHEAD >= 3  # the one in use and two more
     batches.close()

@@ -1,4 +1,4 @@
-"""Views: where they are cut, what is done to them, and what they follow from: seed, step, position, view."""
+"""Views: their boxes, their operations, and their dependence on seed, step, position and view only."""
 
 import math
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def pictures(batch: int, size: tuple[int, int], seed: int = 0) -> tuple[Tensor, 
 
 
 def features(boxes: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
-    """What a box is judged by: share of the area, ratio, and place among the possible ones."""
+    """Statistics of a box: share of the area, ratio, and place among the possible ones."""
     top, left, height, width = boxes.double().unbind(-1)
     room = torch.tensor(size).double()[:, None] - torch.stack([height, width])
     return {
@@ -79,7 +79,7 @@ def test_the_comparison_of_boxes_can_fail() -> None:
     assert stats.ks_2samp(ours["left"].numpy() ** 1.15, theirs["left"].numpy()).pvalue < 1e-3
 
 
-def test_boxes_lie_inside_their_pictures() -> None:
+def test_boxes_lie_inside_their_images() -> None:
     sizes = torch.tensor([[300, 400], [1, 1], [500, 3], [7, 900]]).repeat(500, 1)
     numbers = torch.rand(len(sizes), 3, BOX_NUMBERS, generator=torch.Generator().manual_seed(2))
     numbers[0] = 1 - 2**-24  # the largest uniform number
@@ -100,7 +100,7 @@ def test_without_a_fit_the_largest_centred_box_of_an_allowed_ratio(size: tuple[i
     assert boxes[0, 0].tolist() == box
 
 
-def test_the_first_try_that_fits_counts() -> None:
+def test_the_first_try_that_fits_is_used() -> None:
     numbers = torch.full((1, 1, BOX_NUMBERS), 0.5)
     numbers[..., 0:2] = 1.0  # shares of 16: no fit
     numbers[..., 2], numbers[..., 3] = 0.0, 0.015  # 0.16 of the area, then another fit
@@ -238,7 +238,7 @@ def test_draws_differ_by_seed_step_position_and_view() -> None:
     assert len(rows[:, 0].unique()) == len(rows)
 
 
-def test_more_local_views_leave_the_others_alone() -> None:
+def test_more_local_views_do_not_change_the_others() -> None:
     images, sizes, positions = pictures(3, (20, 20))
     few = make_views(images, sizes, ViewsConfig(local=1), seed=0, step=0, positions=positions)
     many = make_views(images, sizes, ViewsConfig(local=4), seed=0, step=0, positions=positions)
@@ -248,7 +248,7 @@ def test_more_local_views_leave_the_others_alone() -> None:
     assert torch.equal(few.local_views, many.local_views[:1])
 
 
-def test_the_pictures_are_left_as_they_were() -> None:
+def test_the_images_are_not_changed() -> None:
     images, sizes, positions = pictures(6, (16, 16))
     before = images.clone()
     make_views(images, sizes, ViewsConfig(), seed=0, step=0, positions=positions)

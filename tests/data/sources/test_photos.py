@@ -60,7 +60,7 @@ def test_shorter_side_and_flat_patches(splits):
         assert grey.std(1, correction=0).min() >= photos.FLAT
 
 
-def test_flatness_follows_its_definition():
+def test_flat_patches_are_those_of_low_deviation():
     generator = torch.Generator().manual_seed(0)
     photograph = torch.randint(0, 30, (3, 40, 44), generator=generator).to(torch.uint8)
     photograph[:, :, 20:] = 7  # patches to the right are nearly flat
@@ -81,8 +81,8 @@ def test_same_patches_on_every_machine(splits):
     assert torch.equal(pictures.images, splits["train"].images)
 
 
-def test_held_out_photographs_have_no_processing_of_their_own(splits):
-    """Grey and colour, small and large photographs stand on both sides, so content alone tells them apart."""
+def test_held_out_photographs_are_processed_like_the_others(splits):
+    """Grey and colour, small and large photographs are in both groups, so only their content differs."""
     files = photos.photograph_files()
     for held_out in (True, False):
         names = [name for name in files if (name in photos.HELD_OUT) == held_out]
