@@ -162,3 +162,9 @@ class TestTable:
         settings = {spec: {"labels": 9, "lr": 5e-4, "epochs": 2}}
         print_table({"transfer": {"metrics": row, "sets": {spec: {"fine-tuned": row}}, "settings": settings}})
         assert f"\n{spec} " in capsys.readouterr().out
+
+    def test_accuracies_with_few_labels_are_headed_by_the_share_of_labels(self, capsys):
+        print_table({"lowshot": {"metrics": {"top1_1pct": 0.25, "top1_1pct_sd": 0.01, "top1_10pct": 0.5}}})
+        heading, row = capsys.readouterr().out.splitlines()
+        assert heading.split("  ")[-2:] == ["low-shot 1 %", "low-shot 10 %"]
+        assert "25.0 ± 1.0" in row

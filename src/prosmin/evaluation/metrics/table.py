@@ -135,6 +135,8 @@ def metric(name: str) -> Metric:
 def short_heading(name: str) -> str:
     """The heading of a metric's column in a narrow table, with its unit."""
     parts = parse(name)
+    if parts.plain == "top1" and parts.share:
+        return f"{parts.share[1:].removesuffix('pct')} %"  # the share of the labels
     how = metric(parts.plain)
     return ", ".join([(how.short or how.title) + (" %" if how.unit else ""), *parts.words])
 
