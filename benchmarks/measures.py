@@ -11,7 +11,7 @@ from typing import Any
 from scipy.special import stdtrit
 
 import evidence
-from prosmin.config import METHOD_TITLES
+from prosmin.config import method_title
 from prosmin.errors import ProsminError
 from prosmin.evaluation.metrics.intervals import NORMAL, wilson
 
@@ -109,12 +109,11 @@ def is_earlier_code(document: Document) -> bool:
 
 
 def method_name(document: Document) -> str:
-    """The method by its configuration: ProSMIN alone is the scoring rule without the identification term."""
+    """The method by its configuration."""
     tree = document["configuration"]
     if tree.get("heads", {}).get("scale") == "zero":
         return "deterministic twin"
-    with_term = " + identification" if tree.get("loss", {}).get("identification") else ""
-    return METHOD_TITLES[tree["method"]["name"]] + with_term
+    return method_title(tree)
 
 
 def row_name(document: Document) -> str:

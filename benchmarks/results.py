@@ -281,8 +281,7 @@ def _reached(source: str, document: Document) -> str:
         best = max((row for row in shares if row != "trained"), key=lambda row: shares[row])
         return f"{show(shares['trained'], '%')} % ({best} {show(shares[best], '%')} %)"
 
-    term = configs.to_tree(configs.resolve(recipe=document.get("recipe", "demo")))["loss"]["identification"]
-    method = "ProSMIN + identification" if term else "ProSMIN"
+    method = configs.method_title(configs.to_tree(configs.resolve(recipe=document.get("recipe", "demo"))))
     epochs = f", {document['epochs']} epochs" if "epochs" in document else ""
     return f"{method}{epochs}: kNN {beside('knn')}, linear {beside('linear')}: `benchmarks/results/{source}`"
 

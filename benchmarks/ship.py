@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from prosmin import config as configs
-from prosmin.config import METHOD_TITLES
+from prosmin.config import method_title, to_tree
 from prosmin.data.image_sets import Pictures, load_pictures
 from prosmin.encoder import Encoder, load
 from prosmin.encoder.file import REFERENCE, read_card
@@ -173,8 +173,8 @@ def describe(name: str, encoder: Encoder, evidence: Finished, card: dict[str, An
     moved = ", ".join(f"{output} by {value:.0e}" for output, value in card["deviation"].items())
     parts = [
         f"# {name}",
-        f"An image encoder, trained without labels by {_method(encoder)}. Its backbone `{backbone.name}` "
-        f"has {weights:,} parameters. For each image it returns vectors: {sizes}.",
+        f"An image encoder, trained without labels by {method_title(to_tree(encoder.config))}. "
+        f"Its backbone `{backbone.name}` has {weights:,} parameters. For each image it returns vectors: {sizes}.",
         f'```python\nimport prosmin\n\nencoder = prosmin.load("{name}")\n```',
         "## How it was made",
         _table(("", ""), _making(encoder, evidence)),
@@ -187,12 +187,6 @@ def describe(name: str, encoder: Encoder, evidence: Finished, card: dict[str, An
         LIMITS.format(side=views.global_size, moved=moved, strangers=_small_references(name)),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _method(encoder: Encoder) -> str:
-    """The method's name, with the term that the paper's loss does not have."""
-    with_term = getattr(encoder.config.loss, "identification", 0)
-    return METHOD_TITLES[encoder.config.method.name] + (" + identification" if with_term else "")
 
 
 def _small_references(name: str) -> str:

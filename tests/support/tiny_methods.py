@@ -33,6 +33,9 @@ _OWN = {
     "mocov3": {},
 }
 
+WHITENED = {"target__whitening": "whiten", "heads__last": "none", "heads__initial_scale": "1"}
+"""Changes of ProSMIN's configuration that whiten its target."""
+
 
 def tiny_method(name: str, *, vit: bool = False, **changes: str) -> configs.Config:
     """The tiny configuration of a method with changes, written group__field; iBOT has a ViT always."""

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from prosmin import config as configs
 from prosmin.training.pretrain import pretrain
 from started import wait_until
-from tiny_methods import METHODS, tiny_method
+from tiny_methods import METHODS, WHITENED, tiny_method
 from tiny_run import last_step
 
 WORKER = str(Path(__file__).parents[1] / "support/distributed_worker.py")
@@ -32,6 +32,8 @@ WHOLE = {"vit": True, "heads__batchnorm": "false", **SETTINGS}
 RUNS["whole batch"] = tiny_method("prosmin", **WHOLE)
 RUNS["in parts"] = tiny_method("prosmin", **WHOLE, training__accumulate="4")
 RUNS["identification"] = tiny_method("prosmin", **SMALL, loss__identification="0.5")
+# K well below the 32 embeddings of a batch: the inverse root of a nearly singular covariance amplifies rounding.
+RUNS["whitened"] = tiny_method("prosmin", **SMALL, **WHITENED, heads__dim="8")
 RUNS["median bandwidth"] = tiny_method("prosmin", **SMALL, loss__rule="kernel", loss__estimator="ustat")
 # Only the first process saves by its clock, here after every step, and so writes its rows sooner than the second.
 RUNS["late lines"] = tiny_method("prosmin", **SMALL, training__checkpoint_minutes="1e-5")
@@ -121,7 +123,8 @@ def test_two_processes_agree_with_one(single, double, name):
         [json.loads(line) for line in (root / name / "metrics.jsonl").read_text().splitlines()]
         for root in (single, double)
     ]
-    for key in ("target_std", "feature_rank", "scale_mean", "scale_min", "scale_max"):
+    health = ("target_std", "feature_rank", "scale_mean", "scale_min", "scale_max")
+    for key in (*health, "target_rank", "skill", "whitened_variance"):
         one, two = ([line[key] for line in rows if key in line] for rows in lines)
         assert two == pytest.approx(one, rel=1e-5), key
 

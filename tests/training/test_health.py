@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from prosmin.models.whitening import Whitening
 from prosmin.training import health
 from tiny_methods import tiny_method
 
@@ -20,6 +21,35 @@ def test_effective_rank_of_known_spectra():
     unequal = torch.diag(torch.tensor([3.0, 1.0]))  # shares 3/4 and 1/4
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     assert float(health.effective_rank(unequal)) == pytest.approx(math.exp(entropy), rel=1e-5)
+
+
+def test_skill_against_climatology():
+    """0 for N(0, I) itself, 1 for a perfect forecast, in between for one that explains part of the variance."""
+    random = torch.Generator().manual_seed(0)
+    seen = torch.randn(2, 512, 64, generator=random)
+    none = health.climatology_skill(torch.zeros_like(seen), torch.ones_like(seen), seen)
+    perfect = health.climatology_skill(seen.flip(0), torch.zeros_like(seen), seen)
+    assert float(none) == pytest.approx(0.0, abs=1e-6)
+    assert float(perfect) == pytest.approx(1.0, abs=1e-5)
+    # Correlation .8 between views: the best forecast has mean .8 z and scale .6, and skill 1 - .6.
+    pair = torch.cat([seen[:1], 0.8 * seen[:1] + 0.6 * seen[1:]])
+    part = health.climatology_skill(0.8 * pair, torch.full_like(pair, 0.6), pair)
+    assert float(part) == pytest.approx(0.4, abs=0.01)
+
+
+def test_a_singular_target_gives_numbers_and_a_verdict():
+    """Outputs of rank 2 in 16 dimensions."""
+    random = torch.Generator().manual_seed(0)
+    raw = torch.randn(2, 64, 2, generator=random) @ torch.randn(2, 16, generator=random)
+    whitening = Whitening(16, momentum=0.0, eps=1e-3)
+    whitening.update(whitening.batch_statistics(raw))
+    observed = {"whitened": whitening(raw), "covariance": whitening.covariance, "mean": torch.zeros_like(raw)}
+    observed |= {"scale": torch.ones_like(raw), "target": raw, "features": torch.randn(128, 16, generator=random)}
+    found = health.numbers(health.measure(observed))
+    assert all(math.isfinite(value) for value in found.values())
+    assert found["target_rank"] < 2.1
+    assert found["whitened_variance"] == pytest.approx(2 / 16, rel=0.02)
+    assert health.verdict([{"step": 1, "loss": 1.0, **found}]).startswith("singular")
 
 
 def test_target_std_is_over_images_not_views():
@@ -45,6 +75,11 @@ def rows(**columns):
         (rows(target_std=[0.05, 1e-4, 0.05], feature_rank=[9.0, 8.0, 8.0]), ["healthy"]),
         (rows(target_std=[0.05, 0.05], feature_rank=[40.0, 1.2]), ["collapsing"]),
         (rows(target_std=[0.05, 0.03], feature_rank=[43.4, 3.8]), ["shrinking", "3.8", "43.4", "optimizer.lr"]),
+        (
+            rows(target_std=[1.0], feature_rank=[43.4], whitened_variance=[0.21], target_rank=[3.2]),
+            ["singular", "0.21", "rank 3", "heads.dim"],
+        ),
+        (rows(target_std=[1.0], feature_rank=[43.4], whitened_variance=[0.9], target_rank=[30.0]), ["healthy"]),
     ],
 )
 def test_verdicts(lines, parts):
@@ -96,6 +131,10 @@ def test_no_published_run_is_called_diverging():
             "or lower optimizer.lr",
         ),
         ({"heads__bottleneck_batchnorm": "true", "heads__batchnorm": "true"}, "; lower optimizer.lr"),
+        (
+            {"heads__last": "none", "heads__batchnorm": "true"},
+            "; set target.whitening to whiten, or lower optimizer.lr",
+        ),
         ({"method__name": "dino", "heads__batchnorm": "false"}, "turn on heads.batchnorm, or lower optimizer.lr"),
         ({"method__name": "mocov3", "views__local": "0"}, "; lower optimizer.lr"),
     ],

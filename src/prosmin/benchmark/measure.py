@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from prosmin.benchmark.trainer import Trainer, random_orders
-from prosmin.config import METHOD_TITLES, Config, fingerprint
+from prosmin.config import Config, fingerprint, method_title, to_tree
 from prosmin.data.sources import Source
 from prosmin.data.stream import AHEAD, MAX_BAD_OPTION, Feed, Stream
 from prosmin.data.unreadable import CheckedSource
@@ -116,7 +116,7 @@ def measure_recipe(trainer: Trainer, source: Source, feed: Feed) -> dict[str, An
     on_gpu = trainer.device.type == "cuda"
     return {
         "method": config.method.name,
-        "title": METHOD_TITLES.get(config.method.name, config.method.name),
+        "title": method_title(to_tree(config)),
         "fingerprint": fingerprint(config),
         "backbone": config.backbone.name,
         "views": describe_views(config),

@@ -34,13 +34,15 @@ from prosmin.config.methods import (
     MocoLoss,
     ProsminHeads,
     ProsminLoss,
+    ProsminTarget,
+    method_title,
 )
 from prosmin.config.recipes import merge, read_yaml, recipe_names, recipe_text, resolve
 
 __all__ = [
     "GROUPS", "METHOD_GROUPS", "METHOD_TITLES", "BackboneConfig", "ComputeConfig", "Config", "DataConfig", "DinoHeads",
     "DinoLoss", "IbotHeads", "IbotLoss", "MethodConfig", "MocoHeads", "MocoLoss", "OptimizerConfig", "ProsminHeads",
-    "ProsminLoss", "TargetConfig", "TrainingConfig", "Tree", "ViewsConfig", "build", "describe", "differences",
-    "fingerprint", "groups", "merge", "option", "read_yaml", "recipe_names", "recipe_text", "resolve",
-    "to_tree", "to_yaml",
+    "ProsminLoss", "ProsminTarget", "TargetConfig", "TrainingConfig", "Tree", "ViewsConfig", "build", "describe",
+    "differences", "fingerprint", "groups", "merge", "method_title", "option", "read_yaml", "recipe_names",
+    "recipe_text", "resolve", "to_tree", "to_yaml",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from prosmin.config.fields import (
     ViewsConfig,
     option,
 )
-from prosmin.config.methods import METHOD_GROUPS, ProsminLoss
+from prosmin.config.methods import METHOD_GROUPS, ProsminLoss, ProsminTarget
 from prosmin.config.values import check_choice, convert
 from prosmin.errors import UsageError
 from prosmin.messages import suggest
@@ -67,6 +67,8 @@ class Config:
     def __post_init__(self) -> None:
         if isinstance(self.loss, ProsminLoss):
             self.loss.check(views=2 + self.views.local)
+        if isinstance(self.target, ProsminTarget):
+            self.target.check(self.heads, batch_size=self.training.batch_size)
 
 
 def groups(method: str) -> dict[str, type]:
@@ -135,10 +137,19 @@ _FREE = {
 """Fields that may change when a run is resumed, in addition to all of `compute`."""
 
 
+_ADDED: dict[str, Tree] = {
+    "loss": {"score_weight": 1.0},
+    "target": {"whitening": "centre", "whitening_eps": 1e-3, "whitening_momentum": 0.9},
+}
+"""Fields that runs of version 0.1.0 did not have, with the values that mean what those runs did."""
+
+
 def fingerprint(config: Config) -> str:
     """A short hash of all fields that determine the result."""
     tree = {name: values for name, values in to_tree(config).items() if name != "compute"}
     tree["training"] = {name: value for name, value in tree["training"].items() if name not in _FREE["training"]}
+    for group, added in _ADDED.items():
+        tree[group] = {name: value for name, value in tree[group].items() if name not in added or value != added[name]}
     tree["data"] = tree["data"] | {"max_bad": DataConfig().max_bad}  # set, not removed: existing runs keep their hash
     return hashlib.blake2b(yaml.safe_dump(tree).encode(), digest_size=8).hexdigest()
 

@@ -1,17 +1,21 @@
 """The groups of fields that depend on the method: heads and loss."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from prosmin.config.fields import (
     FollowerConfig,
     Range,
+    TargetConfig,
+    check,
     check_at_least,
     check_positive,
     check_range,
     check_share,
     option,
 )
+from prosmin.errors import UsageError
 from prosmin.scoring import check_objective
 
 
@@ -24,7 +28,9 @@ class ProsminHeads:
     dim: int = option(4096, "K, the size of the embedding")
     batchnorm: bool = option(True, "BatchNorm in projector and predictor")
     bottleneck_batchnorm: bool = option(False, "BatchNorm, without weights, of the bottleneck before l2 normalisation")
-    last: Literal["learned", "fixed"] = option("learned", "whether the last layer is trained or keeps its random start")
+    last: Literal["learned", "fixed", "none"] = option(
+        "learned", "whether the last layer is trained or keeps its random start; none: g ends in BatchNorm instead"
+    )
     predictor: bool = option(True, "whether q has two hidden layers; false: its branches are applied to g's output")
     predictor_hidden: int = option(2048, "width of the predictor's hidden layers; only with heads.predictor true")
     predictor_lr: float = option(1.0, "learning rate of the predictor, relative to that of the other networks")
@@ -35,6 +41,45 @@ class ProsminHeads:
         check_at_least(1, "heads", self, "hidden", "bottleneck", "dim", "predictor_hidden")
         check_at_least(0, "heads", self, "predictor_lr")
         check_positive("heads", self, "initial_scale")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProsminTarget(TargetConfig):
+    """The target network, and what is removed from its outputs before they are scored."""
+
+    whitening: Literal["none", "centre", "whiten"] = option(
+        "centre", "removed from the target's outputs: nothing, their mean, or mean and covariance"
+    )
+    whitening_eps: float = option(
+        1e-3, "share of the mean eigenvalue added to the covariance; only with target.whitening whiten"
+    )
+    whitening_momentum: float = option(
+        0.9, "share of the averaged mean and covariance kept at each step; only with target.whitening whiten"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(1e-9 <= self.whitening_eps <= 1, "target.whitening_eps", self.whitening_eps, "a number from 1e-9 to 1")
+        share = self.whitening_momentum
+        check(0 <= share < 1, "target.whitening_momentum", share, "a number from 0 to below 1")
+
+    def check(self, heads: ProsminHeads, *, batch_size: int) -> None:
+        """Refuse heads and a batch whose outputs cannot be whitened; the error says what would work."""
+        if self.whitening != "whiten":
+            return
+        needs = []
+        if heads.last != "none" and heads.dim > heads.bottleneck:
+            needs.append(
+                f"heads.last none, since outputs of heads.last {heads.last} span only heads.bottleneck = "
+                f"{heads.bottleneck} of heads.dim = {heads.dim} dimensions"
+            )
+        if not 0.2 <= heads.initial_scale <= 5:
+            needs.append(f"heads.initial_scale 1, the spread of a whitened target, not {heads.initial_scale:g}")
+        seen = int(2 * batch_size / (1 - self.whitening_momentum))
+        if heads.dim > seen:
+            needs.append(f"heads.dim of at most {seen}, the embeddings behind an average, not {heads.dim}")
+        if needs:
+            raise UsageError(f"target.whitening is 'whiten', which needs {'; '.join(needs)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +102,7 @@ class ProsminLoss:
     bandwidth: float | None = option(
         None, "kernel bandwidth, null: the median distance between targets; only with loss.rule kernel"
     )
+    score_weight: float = option(1.0, "weight of the scoring rule; 0: identification alone, which leaves no scale")
     identification: float = option(
         0.0, "weight of finding an image's target among the batch's; trains f and g only, so the forecast stays proper"
     )
@@ -64,7 +110,13 @@ class ProsminLoss:
     force: bool = option(False, "train even if the objective is not proper")
 
     def __post_init__(self) -> None:
-        check_at_least(0, "loss", self, "identification")
+        check_at_least(0, "loss", self, "score_weight", "identification")
+        check(
+            self.score_weight + self.identification > 0,
+            "loss.score_weight",
+            self.score_weight,
+            "a number above 0, or 0 with loss.identification above 0",
+        )
         check_positive("loss", self, "temperature")
 
     def check(self, *, views: int) -> None:
@@ -166,7 +218,7 @@ class MocoLoss:
 
 
 METHOD_GROUPS: dict[str, dict[str, type]] = {
-    "prosmin": {"heads": ProsminHeads, "loss": ProsminLoss},
+    "prosmin": {"heads": ProsminHeads, "loss": ProsminLoss, "target": ProsminTarget},
     "dino": {"heads": DinoHeads, "loss": DinoLoss},
     "ibot": {"heads": IbotHeads, "loss": IbotLoss},
     "mocov3": {"heads": MocoHeads, "loss": MocoLoss, "target": FollowerConfig},  # no centre
@@ -179,3 +231,12 @@ grid can then switch the predictor off although its recipe sets the predictor's 
 
 METHOD_TITLES = {"prosmin": "ProSMIN", "dino": "DINO", "ibot": "iBOT", "mocov3": "MoCo v3"}
 """The methods' names as their papers write them."""
+
+
+def method_title(tree: Mapping[str, Any]) -> str:
+    """The name of what a configuration trains, from its tree: ProSMIN without a suffix is the scoring rule alone."""
+    name = (tree.get("method") or {}).get("name", "")
+    title, loss = METHOD_TITLES.get(name, str(name)), tree.get("loss") or {}
+    if name != "prosmin" or not loss.get("identification"):
+        return title
+    return f"{title} + identification" if loss.get("score_weight", 1) else "Identification alone"

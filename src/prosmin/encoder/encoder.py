@@ -28,6 +28,7 @@ from prosmin.errors import ProsminError
 from prosmin.methods import build_method
 from prosmin.methods.output import Embedding
 from prosmin.models.vit import encode
+from prosmin.scoring import unexplained
 
 PRECISIONS = ("32-true", "bf16-mixed")
 LEAST_REFERENCE = 10  # images: fewer cannot describe what belongs
@@ -156,6 +157,24 @@ class Encoder:
         return torch.cat(
             [self._view_variance(batch, count=UNCERTAINTY_VIEWS, seed=0).cpu() for batch in self._batches(given)]
         )
+
+    @torch.no_grad()
+    def unexplained(self, images: Images) -> Tensor:
+        """One minus the skill that each forecast expects of itself: 0 certain, 1 no better than the average image.
+
+        Only with `target.whitening: whiten`, where the average image's forecast is N(0, I): docs/scoring.md.
+        """
+        config = self.config
+        forecasts = config.method.name == "prosmin" and config.heads.scale == "learned" and config.loss.score_weight > 0
+        if not (forecasts and config.target.whitening == "whiten"):
+            raise ProsminError(
+                "unexplained needs an encoder that forecasts whitened targets with a scale (target.whitening whiten, "
+                f"heads.scale learned, loss.score_weight above 0), which this {config.method.name} encoder does not. "
+                "encoder.uncertainty works for every encoder."
+            )
+        batches = self._batches(open_images(images))
+        scales = [self._encode(self._evaluation_view(batch)).scale for batch in batches]
+        return torch.cat([unexplained(scale).float().cpu() for scale in scales if scale is not None])
 
     @torch.no_grad()
     def fit_reference(self, images: Images) -> "Encoder":

@@ -86,7 +86,7 @@ class DINO(nn.Module):
 
     def last_weights(self) -> list[nn.Parameter]:
         """The weights that are frozen during the first epochs."""
-        return [self.online.projector.last.weight]
+        return [self.online.projector.last_weight]
 
     def target_temperature(self, epoch: float) -> float:
         """The target's temperature at an epoch."""

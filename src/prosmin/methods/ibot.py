@@ -55,7 +55,7 @@ class TokenEmbedder(nn.Module):
     def last_weights(self) -> list[nn.Parameter]:
         """The weights that are frozen during the first epochs."""
         projectors = [self.projector, self.patch_projector]
-        return [projector.last.weight for projector in projectors if projector is not None]
+        return [projector.last_weight for projector in projectors if projector is not None]
 
 
 class PatchDistillation(nn.Module):

@@ -13,9 +13,9 @@ from prosmin.data.views import Views
 from prosmin.methods.identification import Identification, constant
 from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.models.batchnorm import gather_rows
-from prosmin.models.centre import Centre, batch_mean
 from prosmin.models.heads import Embedder, GaussianPredictor
 from prosmin.models.target import make_target, update_target
+from prosmin.models.whitening import Whitening, make_centre
 from prosmin.randomness import Streams, box_muller
 from prosmin.scoring import median_bandwidth, noise_count, view_scores
 
@@ -51,7 +51,7 @@ class ForecastScore(nn.Module):
 
 
 class ProSMIN(nn.Module):
-    """Online: f, g and q. Target: f, g and the centre."""
+    """Online: f, g and q. Target: f, g and the centre, or the whitening that generalises it."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class ProSMIN(nn.Module):
         self.online = Embedder(config)
         self.predictor = GaussianPredictor(config.heads)
         self.target = make_target(self.online if config.target.start == "copy" else Embedder(config))
-        self.centre = Centre(config.heads.dim, momentum=config.target.centre_momentum)
+        self.centre = make_centre(config.target, config.heads.dim)
 
     def forward(self, views: Views, draws: Draws) -> Output:
         """The score of every view's forecast against the target's embeddings of the global views."""
@@ -76,14 +76,15 @@ class ProSMIN(nn.Module):
         with torch.no_grad():
             raw = self.target(groups[:1])[1].unflatten(0, (G, B))  # (G, B, K)
             target = self.centre(raw)
-        losses = self.score(mean, scale, target, draws)
+        losses = self.loss.score_weight * self.score(mean, scale, target, draws)
         if self.loss.identification:
-            losses = losses + self.loss.identification * self.identify(t, target)
-        return Output(
-            losses=losses,
-            observed={"features": features[: G * B].detach(), "target": raw, "scale": scale.detach()},
-            statistics={"centre": batch_mean(raw)},
-        )
+            losses = losses + self.loss.identification * self.identify(t, mean, target)
+        observed = {"features": features[: G * B].detach(), "target": raw}
+        if self.loss.score_weight:
+            observed["scale"] = scale.detach()
+        if isinstance(self.centre, Whitening):
+            observed |= {"mean": mean.detach(), "whitened": target, "covariance": self.centre.covariance}
+        return Output(losses, observed, statistics={"centre": self.centre.batch_statistics(raw)})
 
     def score(self, mean: Tensor, scale: Tensor, target: Tensor, draws: Draws) -> Tensor:
         """mean, scale (V, B, K) against target (G, B, K) -> one loss per image, (B,)."""
@@ -102,10 +103,11 @@ class ProSMIN(nn.Module):
             bandwidth = median_bandwidth(gather_rows(target)[0], validate=False)
         return self.scorer(mean, scale, target, noise, weights, bandwidth)
 
-    def identify(self, t: Tensor, target: Tensor) -> Tensor:
-        """The identification loss: t (V B, K), target (G, B, K) -> (B,)."""
-        with constant(self.predictor):
-            mean = self.predictor(t)[0].unflatten(0, (-1, target.shape[1]))  # (V, B, K)
+    def identify(self, t: Tensor, mean: Tensor, target: Tensor) -> Tensor:
+        """The identification loss: t (V B, K), its forecast's mean (V, B, K), target (G, B, K) -> (B,)."""
+        if self.loss.score_weight:  # then the score alone trains the predictor, so that its forecast stays proper
+            with constant(self.predictor):
+                mean = self.predictor(t)[0].unflatten(0, (-1, target.shape[1]))
         targets, first = gather_rows(target)  # (G, N, K)
         rows = torch.arange(first, first + target.shape[1], device=t.device)
         weights = self.pairs(len(mean), target)
@@ -127,8 +129,8 @@ class ProSMIN(nn.Module):
         """Evaluation views, (N, 3, h, h)."""
         features, t = self.online([x])
         mean, scale = self.predictor(t)
-        return Embedding(features, mean, scale)
+        return Embedding(features, mean, scale if self.loss.score_weight else None)
 
     def observe(self, x: Tensor) -> Tensor:
-        """The embeddings that forecasts are scored against: views (N, 3, h, h) -> centred (N, K)."""
+        """The embeddings that forecasts are scored against: views (N, 3, h, h) -> centred or whitened (N, K)."""
         return self.centre(self.target([x])[1])

@@ -21,6 +21,10 @@ class Centre(nn.Module):
         """(..., K) -> (..., K)."""
         return z - self.value
 
+    def batch_statistics(self, raw: Tensor) -> Tensor:
+        """What `update` needs of a batch: (..., K) -> (K,)."""
+        return batch_mean(raw)
+
     @torch.no_grad()
     def update(self, batch_mean: Tensor) -> None:
         """Move towards the mean of a batch of raw outputs, (K,)."""

@@ -1,5 +1,7 @@
 """The heads: projector g, predictor q, and f with g as one embedder."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -42,7 +44,7 @@ def mlp(widths: list[int], *, batchnorm: bool) -> nn.Sequential:
 
 
 class Projector(nn.Module):
-    """Three-layer MLP, l2-normalised bottleneck, unit rows to K: every output is a cosine."""
+    """Three-layer MLP, then BatchNorm (`last` none), or an l2-normalised bottleneck and unit rows to K: cosines."""
 
     def __init__(
         self,
@@ -53,18 +55,30 @@ class Projector(nn.Module):
         dim: int,
         batchnorm: bool,
         bottleneck_batchnorm: bool = False,
-        fixed_last: bool = False,
+        last: Literal["learned", "fixed", "none"] = "learned",
         prototypes: bool = False,
     ) -> None:
         super().__init__()
-        self.mlp = mlp([inputs, hidden, hidden, bottleneck], batchnorm=batchnorm)
-        self.norm = nn.BatchNorm1d(bottleneck, affine=False) if bottleneck_batchnorm else nn.Identity()
+        width = dim if last == "none" else bottleneck
+        normalised = bottleneck_batchnorm or last == "none"
+        self.mlp = mlp([inputs, hidden, hidden, width], batchnorm=batchnorm)
+        self.norm = nn.BatchNorm1d(width, affine=False) if normalised else nn.Identity()
         # The prototypes of DINO and iBOT start as published.
-        self.last = UnitLinear(bottleneck, dim, as_plain=prototypes).requires_grad_(not fixed_last)
+        layer = None if last == "none" else UnitLinear(bottleneck, dim, as_plain=prototypes)
+        self.last = layer and layer.requires_grad_(last == "learned")
 
     def forward(self, y: Tensor) -> Tensor:
         """(N, inputs) -> (N, K)."""
-        return self.last(F.normalize(self.norm(self.mlp(y)), dim=-1))
+        x = self.mlp(y)
+        if self.last is None:  # in float32 or wider: whitening would amplify the rounding of bfloat16
+            return self.norm(x.to(torch.promote_types(x.dtype, torch.float32)))
+        return self.last(F.normalize(self.norm(x), dim=-1))
+
+    @property
+    def last_weight(self) -> nn.Parameter:
+        """The weight of the last layer, of projectors that have one."""
+        assert self.last is not None
+        return self.last.weight
 
 
 LOG_SCALE_RANGE = 5.0
@@ -140,6 +154,6 @@ def build_projector(inputs: int, config: Config) -> Projector:
         dim=heads.dim,
         batchnorm=heads.batchnorm,
         bottleneck_batchnorm=getattr(heads, "bottleneck_batchnorm", False),
-        fixed_last=getattr(heads, "last", "learned") == "fixed",
+        last=getattr(heads, "last", "learned"),
         prototypes=not hasattr(heads, "last"),  # the heads of DINO and iBOT
     )

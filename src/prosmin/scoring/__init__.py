@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         gaussian_crps,
         gaussian_kernel_score,
         gaussian_mixture_crps,
+        unexplained,
     )
     from prosmin.scoring.distances import median_bandwidth
     from prosmin.scoring.ensembles import energy_score, kernel_score
@@ -32,6 +33,7 @@ __all__ = [
     "median_bandwidth",
     "noise_count",
     "propriety",
+    "unexplained",
     "validity_table",
     "view_scores",
 ]
@@ -46,6 +48,7 @@ _OF_TENSORS = {
     "kernel_score": "ensembles",
     "median_bandwidth": "distances",
     "noise_count": "gaussian",
+    "unexplained": "closed",
     "view_scores": "views",
 }
 """The functions that need torch, and their modules."""

@@ -60,6 +60,19 @@ def approximate_energy_score(
     return _closed(mean, scale, target, expected_norm, lam=lam, validate=validate)
 
 
+def unexplained(scale: Tensor) -> Tensor:
+    """Expected energy score (beta 1) of N(mean, scale^2) if it is right, over that of N(0, I): (..., d) -> (...).
+
+    E|scale eps| / E|eps|: 0 for a certain forecast, 1 for one as wide as N(0, I), the climatology of whitened targets.
+    The mean over forecasts that are right is 1 - their skill against climatology.
+    """
+    dtype = result_dtype(scale)
+    with outside_autocast(scale):
+        scale = scale.to(dtype)
+        zero = torch.zeros_like(scale)
+        return expected_norm(zero, scale) / expected_norm(zero, torch.ones_like(scale))
+
+
 def gaussian_mixture_crps(
     mean: Tensor, scale: Tensor, target: Tensor, *, lam: float = 0.5, validate: bool = True
 ) -> Tensor:

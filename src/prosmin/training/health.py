@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from prosmin.config import Config
+from prosmin.scoring import approximate_energy_score
 
 COLLAPSED_STD = 1e-3  # the standard deviation of a healthy target is a few hundredths, of a collapsed one 1e-4
 COLLAPSED_RANK = 2.0
@@ -16,10 +17,11 @@ HOST_RANK = 1024  # side of a Gram matrix up to which the host computes its spec
 SHRUNK_RANK = 0.35  # share of the first rank below which features lose dimensions while the loss looks fine
 RISEN = 10.0  # how far a loss may rise, in units of the first loss (at least 1); a healthy loss falls
 LARGEST_LOSS = 1e4  # for runs with a single row; losses compare unit vectors and are tens at most
+SINGULAR = 0.5  # variance of a whitened target, 1 by construction, below which most directions are missing
 RANK_FEATURES = 2048  # the rank is computed from this many features at most
 
 Gather = Callable[[Tensor, int], Tensor]
-Trouble = Literal["shrinking", "collapsing", "diverging"]
+Trouble = Literal["singular", "shrinking", "collapsing", "diverging"]
 _TROUBLES: tuple[Trouble, ...] = get_args(Trouble)  # the worst last
 
 
@@ -64,7 +66,25 @@ def measure(observed: dict[str, Tensor], gather: Gather = lambda x, dim: x, *, w
     if "scale" in observed:
         scale = gather(observed["scale"], 1).float()
         found |= {"scale_mean": scale.mean(), "scale_min": scale.min(), "scale_max": scale.max()}
+    if "whitened" in observed:
+        whitened = gather(observed["whitened"], 1)
+        found["whitened_variance"] = whitened.flatten(0, 1).var(0).mean()
+        found["target_covariance"] = observed["covariance"]
+        if "scale" in observed:
+            found["skill"] = climatology_skill(gather(observed["mean"], 1), scale, whitened)
     return found
+
+
+@torch.no_grad()
+def climatology_skill(mean: Tensor, scale: Tensor, whitened: Tensor) -> Tensor:
+    """1 - energy score of forecasts / that of N(0, I), for each of two global views that forecasts the other.
+
+    mean, scale (V, B, K), whitened (2, B, K) -> (). 0: no better than the average image; 1: perfect.
+    """
+    seen = whitened.float().flip(0)
+    own = approximate_energy_score(mean[: len(seen)].float(), scale[: len(seen)], seen, validate=False)
+    none = approximate_energy_score(torch.zeros_like(seen), torch.ones_like(seen), seen, validate=False)
+    return 1.0 - own.mean() / none.mean()
 
 
 def numbers(measured: dict[str, Tensor]) -> dict[str, float]:
@@ -72,6 +92,8 @@ def numbers(measured: dict[str, Tensor]) -> dict[str, float]:
     found = dict(measured)
     if "feature_gram" in found:
         found["feature_rank"] = _rank(found.pop("feature_gram"))
+    if "target_covariance" in found:
+        found["target_rank"] = _rank(found.pop("target_covariance"))
     return {name: float(value) for name, value in found.items()}
 
 
@@ -92,6 +114,11 @@ def verdict(rows: list[dict[str, float]], config: Config | None = None) -> str:
         case "shrinking":
             began = f"{_first_rank(rows):.1f} at the start"
             return f"shrinking: feature rank {last['feature_rank']:.1f}, {began}; {_advice(config)}"
+        case "singular":
+            variance = f"variance {last['whitened_variance']:.2f} instead of 1"
+            rank = f"target rank {last['target_rank']:.0f}" + (f" of {config.heads.dim}" if config else "")
+            advice = "lower heads.dim or optimizer.lr, or raise training.batch_size"
+            return f"singular: the whitened target has {variance}, {rank}; {advice}"
     if not {"target_std", "feature_rank"} & last.keys():
         return "unknown: the method reports neither features nor targets"
     rank = f", feature rank {last['feature_rank']:.0f}" if "feature_rank" in last else ""
@@ -106,7 +133,9 @@ def trouble(rows: list[dict[str, float]], row: dict[str, float]) -> Trouble | No
     if is_collapsed(row):
         return "collapsing"
     first = _first_rank(rows)
-    return "shrinking" if row.get("feature_rank", first) < SHRUNK_RANK * first else None
+    if row.get("feature_rank", first) < SHRUNK_RANK * first:
+        return "shrinking"
+    return "singular" if row.get("whitened_variance", 1.0) < SINGULAR else None
 
 
 class Watch:
@@ -160,12 +189,17 @@ def _first_rank(rows: list[dict[str, float]]) -> float:
 
 def _advice(config: Config | None) -> str:
     """What to change, among the fields that the configuration has."""
-    changes = []
-    if config is not None and getattr(config.loss, "lam", 0.5) < 0.5:
+    if config is None:
+        return "lower optimizer.lr"
+    heads, changes = config.heads, []
+    if getattr(config.loss, "lam", 0.5) < 0.5:
         changes.append("raise loss.lam to 0.5")
-    for name in ("batchnorm", "bottleneck_batchnorm"):
-        if config is not None and getattr(config.heads, name, True) is False:
-            changes.append(f"turn on heads.{name}")
+    if getattr(heads, "batchnorm", True) is False:
+        changes.append("turn on heads.batchnorm")
+    if getattr(heads, "last", "") == "none":
+        changes += ["set target.whitening to whiten"] if config.target.whitening != "whiten" else []
+    elif getattr(heads, "bottleneck_batchnorm", True) is False:
+        changes.append("turn on heads.bottleneck_batchnorm")
     return ", or ".join([*changes, "lower optimizer.lr"])
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from prosmin.config import METHOD_TITLES
+from prosmin.config import method_title
 from prosmin.evaluation.metrics.table import number
 from prosmin.report.blocks import Block, Code, Facts, Fold, Missing, Note, Section
 from prosmin.report.runs import Run
@@ -37,9 +37,13 @@ def blocks(runs: Sequence[Run]) -> list[Block]:
 
 
 def method(run: Run) -> str:
-    """The title of the method."""
-    name = str(run.setting("method", "name") or "")
-    return METHOD_TITLES.get(name, name)
+    """The title of what was trained."""
+    fields = (("method", "name"), ("loss", "identification"), ("loss", "score_weight"))
+    tree: dict[str, dict[str, Any]] = {"method": {}, "loss": {}}
+    for group, name in fields:  # one by one: the file may be damaged
+        if (value := run.setting(group, name)) is not None:
+            tree[group][name] = value
+    return method_title(tree)
 
 
 def objective(run: Run) -> str:

@@ -1,0 +1,90 @@
+"""Whitening: the target's outputs relative to moving averages of their mean and covariance.
+
+The centre (models/centre.py) removes the mean. Whitening also removes correlations and differences in size between
+coordinates, so that the outputs have mean 0 and covariance I whatever the network does: docs/method.md explains why a
+target like this cannot lose rank.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from prosmin.config import ProsminTarget
+from prosmin.models.centre import Centre
+
+FLOOR = 1e-12  # least mean eigenvalue: keeps the inverse root of a covariance of zeros finite
+
+
+class Whitening(nn.Module):
+    """z = W (raw - mean) with W = (covariance + eps * mean eigenvalue * I)^(-1/2), the symmetric root (ZCA).
+
+    Of all whitening matrices the symmetric one changes its input least, so axes do not turn from step to step.
+    Statistics, W and the product with W are in float64: W multiplies the smallest directions by up to eps^(-1/2), and
+    with them every rounding error.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    matrix: Tensor
+    updates: Tensor
+
+    def __init__(self, dim: int, *, momentum: float, eps: float) -> None:
+        super().__init__()
+        self.momentum, self.eps = momentum, eps
+        self.register_buffer("mean", torch.zeros(dim, dtype=torch.float64))
+        self.register_buffer("covariance", torch.eye(dim, dtype=torch.float64))
+        self.register_buffer("matrix", torch.eye(dim, dtype=torch.float64))
+        self.register_buffer("updates", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, raw: Tensor) -> Tensor:
+        """(..., K) -> (..., K), in float32 or wider."""
+        with torch.autocast(raw.device.type, enabled=False):
+            white = (raw.double() - self.mean) @ self.matrix
+        return white.to(torch.promote_types(raw.dtype, torch.float32))
+
+    def batch_statistics(self, raw: Tensor) -> Tensor:
+        """Mean and second moments relative to the present mean: (..., K) -> (1 + K, K).
+
+        Their averages over processes, or over parts of a batch, are those of the whole batch.
+        """
+        with torch.autocast(raw.device.type, enabled=False):
+            offset = raw.flatten(0, -2).double() - self.mean  # (N, K)
+            return torch.cat([offset.mean(0, keepdim=True), offset.T @ offset / len(offset)])
+
+    @torch.no_grad()
+    def update(self, statistics: Tensor) -> None:
+        """Move towards the mean and covariance of a batch, (1 + K, K). The first batches count equally."""
+        self.updates.add_(1.0)
+        weight = (1.0 / self.updates).clamp_min(1.0 - self.momentum)
+        offset, moments = statistics[0].double(), statistics[1:].double()
+        self.covariance.lerp_(moments - torch.outer(offset, offset), weight)
+        self.mean.add_(weight * offset)
+        self.matrix.copy_(inverse_root(self.covariance, eps=self.eps))
+
+
+def make_centre(target: ProsminTarget, dim: int) -> Centre | Whitening:
+    """What `target.whitening` removes from outputs of size `dim`; a centre that never moves removes nothing."""
+    if target.whitening == "whiten":
+        return Whitening(dim, momentum=target.whitening_momentum, eps=target.whitening_eps)
+    return Centre(dim, momentum=target.centre_momentum if target.whitening == "centre" else 1.0)
+
+
+def inverse_root(covariance: Tensor, *, eps: float) -> Tensor:
+    """(covariance + eps * mean eigenvalue * I)^(-1/2) in float64, (K, K) -> (K, K), by Newton-Schulz iteration.
+
+    It consists of matrix products only, so a GPU computes it without waiting for the host. All eigenvalues, divided by
+    the trace, lie in [eps / (K (1 + eps)), 1]. This interval alone determines the number of iterations and the scale
+    of each (Chen and Chow, 2014).
+    """
+    size, eye = len(covariance), torch.eye(len(covariance), dtype=torch.float64, device=covariance.device)
+    mean = covariance.double().diagonal().mean().clamp_min(FLOOR)
+    trace = size * mean * (1.0 + eps)
+    root, inverse = (covariance.double() + eps * mean * eye) / trace, eye
+    lowest = math.sqrt(eps / (size * (1.0 + eps)))  # of the square roots of the eigenvalues, which all go to 1
+    while lowest < 1.0 - 1e-10:
+        scale = math.sqrt(3.0 / (1.0 + lowest + lowest**2))
+        step = 0.5 * scale * (3.0 * eye - scale**2 * inverse @ root)
+        root, inverse = root @ step, step @ inverse
+        lowest = 0.5 * scale * lowest * (3.0 - scale**2 * lowest**2)
+    return 0.5 * (inverse + inverse.T) / trace.sqrt()

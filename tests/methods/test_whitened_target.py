@@ -1,0 +1,200 @@
+"""ProSMIN with whitened targets: what is scored, what a user gets, what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import prosmin
+from prosmin import config as configs
+from prosmin.errors import ProsminError, UsageError
+from prosmin.methods import build_method
+from prosmin.methods.prosmin import ProSMIN
+from prosmin.models.centre import batch_mean
+from prosmin.training import health
+from prosmin.training.pretrain import pretrain
+from tiny_methods import WHITENED, tiny_draws, tiny_method, tiny_views
+from tiny_run import assert_same_run, metrics
+
+
+def _updated(config: configs.Config, *, images: int = 32, steps: int = 3) -> ProSMIN:
+    """A method whose averages have seen some batches of noise."""
+    method = build_method(config)
+    for step in range(steps):
+        output = method(tiny_views(config, pictures=images, seed=step), tiny_draws(pictures=images, step=step))
+        method.update(output.statistics, momentum=1.0)
+    return method
+
+
+@pytest.mark.parametrize("whitening", ["none", "centre", "whiten"])
+def test_each_kind_removes_what_it_says(whitening):
+    config = tiny_method("prosmin", **WHITENED | {"target__whitening": whitening, "target__centre_momentum": "0"})
+    config = configs.build(configs.merge(configs.to_tree(config), {"target": {"whitening_momentum": 0.0}}))
+    method = _updated(config, steps=1).eval()
+    raw = 2.0 + method.train()(tiny_views(config, pictures=32), tiny_draws(pictures=32)).observed["target"].double()
+    method.update({"centre": method.centre.batch_statistics(raw)}, momentum=1.0)
+    seen = method.centre(raw).double().flatten(0, 1)
+    plain = raw.flatten(0, 1)
+    if whitening == "none":
+        assert torch.equal(seen, plain)
+        return
+    torch.testing.assert_close(seen.mean(0), torch.zeros(24, dtype=torch.float64), atol=1e-6, rtol=0)
+    covariance, before = seen.T.cov(correction=0), plain.T.cov(correction=0)
+    if whitening == "centre":
+        torch.testing.assert_close(covariance, before, atol=1e-5, rtol=1e-5)
+    else:
+        values = torch.linalg.eigvalsh(before)
+        expected = values / (values + 1e-3 * values.mean())
+        torch.testing.assert_close(torch.linalg.eigvalsh(covariance), expected.sort()[0], atol=1e-6, rtol=1e-6)
+
+
+def test_the_centre_of_before_is_the_default():
+    method = build_method(tiny_method("prosmin"))
+    raw = torch.randn(2, 4, 24, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(method.centre.batch_statistics(raw), batch_mean(raw))
+    assert [name for name in method.state_dict() if name.startswith("centre.")] == ["centre.value"]
+
+
+def test_the_loss_scores_forecasts_at_whitened_targets():
+    """The deterministic forecast: |mean - whitened target|, averaged over pairs of different views."""
+    config = tiny_method("prosmin", **WHITENED, heads__scale="zero", loss__same_view="false", views__local="0")
+    method = _updated(config)
+    observed = (output := method(tiny_views(config), tiny_draws())).observed
+    torch.testing.assert_close(observed["whitened"], method.centre(observed["target"]))
+    distances = (observed["mean"] - observed["whitened"].flip(0)).norm(dim=-1)
+    torch.testing.assert_close(output.losses, distances.mean(0))
+
+
+def test_the_projector_ends_in_batchnorm_without_weights():
+    method = build_method(tiny_method("prosmin", **WHITENED))
+    z = method.online.projector(torch.randn(64, 64, generator=torch.Generator().manual_seed(0)))
+    torch.testing.assert_close(z.mean(0), torch.zeros(24), atol=1e-5, rtol=0)
+    torch.testing.assert_close(z.std(0, correction=0), torch.ones(24), atol=1e-2, rtol=0)
+    names = [name for name, _ in method.online.projector.named_parameters()]
+    assert not any(name.startswith(("norm.", "last.")) for name in names)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert method.online.projector(torch.randn(64, 64)).dtype == torch.float32
+
+
+def test_the_forecast_starts_about_as_wide_as_the_climatology():
+    method = build_method(tiny_method("prosmin", **WHITENED))
+    scale = method.predictor(torch.randn(64, 24, generator=torch.Generator().manual_seed(0)))[1]
+    assert scale.mean().item() == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"heads__last": "learned"}, ["heads.last", "heads.bottleneck = 16", "heads.dim = 24"]),
+        ({"heads__initial_scale": "0.05"}, ["heads.initial_scale 1", "0.05"]),
+        ({"heads__dim": "512"}, ["heads.dim", "320", "512"]),
+        ({"target__whitening_eps": "0"}, ["target.whitening_eps", "1e-9"]),
+        ({"target__whitening_momentum": "1"}, ["target.whitening_momentum"]),
+        ({"loss__score_weight": "0"}, ["loss.score_weight", "loss.identification"]),
+        ({"loss__score_weight": "-1"}, ["loss.score_weight", "-1"]),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_would_work(changes, named):
+    with pytest.raises(UsageError) as error:
+        tiny_method("prosmin", **WHITENED | changes)
+    for part in named:
+        assert part in str(error.value)
+
+
+def test_cosines_can_be_whitened_where_the_bottleneck_has_room():
+    config = tiny_method("prosmin", **WHITENED | {"heads__last": "learned", "heads__dim": "12"})
+    observed = _updated(config)(tiny_views(config), tiny_draws()).observed
+    assert health.numbers(health.measure(observed))["target_rank"] > 2
+
+
+def test_identification_alone_trains_all_but_the_scale():
+    config = tiny_method("prosmin", loss__score_weight="0", loss__identification="1")
+    method = build_method(config)
+    output = method(tiny_views(config), tiny_draws())
+    assert "scale" not in output.observed
+    output.losses.mean().backward()
+    gradients = {name: p.grad.abs().sum() for name, p in method.named_parameters() if p.requires_grad}
+    assert all(total > 0 for name, total in gradients.items() if "log_variance" not in name)
+    assert all(total == 0 for name, total in gradients.items() if "log_variance" in name)
+    assert method.encode(torch.zeros(2, 3, 32, 32)).scale is None
+
+
+def test_the_weight_of_the_score_multiplies_it():
+    one, double = (
+        build_method(config)(tiny_views(config), tiny_draws()).losses
+        for config in (tiny_method("prosmin", loss__score_weight=weight) for weight in ("1", "2"))
+    )
+    torch.testing.assert_close(double, 2 * one)
+
+
+def test_titles_say_what_was_trained():
+    def title(**loss: float) -> str:
+        return configs.method_title({"method": {"name": "prosmin"}, "loss": loss})
+
+    assert title() == title(identification=0.0) == "ProSMIN"
+    assert title(identification=0.5) == title(identification=0.5, score_weight=1.0) == "ProSMIN + identification"
+    assert title(identification=0.5, score_weight=0.0) == "Identification alone"
+    assert configs.method_title({"method": {"name": "dino"}, "loss": {}}) == "DINO"
+
+
+def test_runs_made_before_keep_their_fingerprint():
+    run = Path(__file__).parents[1] / "written_by_0_1_0/run"
+    config = configs.build(configs.read_yaml(run / "config.yaml"))
+    state = json.loads(next(run.glob("checkpoints/*/state.json")).read_text())
+    assert configs.fingerprint(config) == state["fingerprint"]
+    changed = configs.build(configs.merge(configs.to_tree(config), {"target": {"whitening": "none"}}))
+    assert configs.fingerprint(changed) != state["fingerprint"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A whitened run of six steps."""
+    config = tiny_method("prosmin", **WHITENED, training__max_steps="6", training__batch_size="32")
+    return pretrain(config, tmp_path_factory.mktemp("whitened") / "run"), config
+
+
+def test_a_whitened_run_continues_exactly(run, tmp_path):
+    whole, config = run
+    half = configs.to_tree(config) | {"training": configs.to_tree(config)["training"] | {"max_steps": 4}}
+    pretrain(configs.build(half), tmp_path / "run")
+    pretrain(config, tmp_path / "run")
+    assert_same_run(whole, tmp_path / "run")
+
+
+def test_a_loaded_encoder_is_in_whitened_units(run):
+    folder, _ = run
+    encoder = prosmin.load(folder, device="cpu")
+    centre = encoder.method.centre
+    assert centre.updates == 6
+    assert not torch.equal(centre.covariance, torch.eye(24, dtype=torch.float64))
+    x = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    raw = encoder.method.target([x])[1]
+    expected = (raw.double() - centre.mean) @ centre.matrix
+    torch.testing.assert_close(encoder.method.observe(x), expected.float())
+
+
+def test_metrics_tell_rank_and_skill(run):
+    for row in metrics(run[0]):
+        assert 1 <= row["target_rank"] <= 24
+        assert row["skill"] < 1
+        assert row["whitened_variance"] > 0
+
+
+def test_unexplained_is_the_expected_score_relative_to_climatology(run):
+    encoder = prosmin.load(run[0], device="cpu")
+    images = torch.randint(256, (5, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    scale = encoder(images).scale.double()
+    noise = torch.randn(20000, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    expected = torch.stack([(row * noise).norm(dim=1).mean() for row in scale]) / noise.norm(dim=1).mean()
+    torch.testing.assert_close(encoder.unexplained(images).double(), expected, atol=5e-3, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [tiny_method("prosmin"), tiny_method("dino"), tiny_method("prosmin", **WHITENED, heads__scale="zero")],
+)
+def test_unexplained_needs_a_scale_and_whitened_targets(config):
+    encoder = prosmin.encoder.untrained(config)
+    with pytest.raises(ProsminError, match=r"target\.whitening"):
+        encoder.unexplained(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))

@@ -1,0 +1,158 @@
+"""Whitened outputs have mean 0 and covariance I, whatever invertible linear map the network applies before."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from prosmin.config import ProsminHeads, ProsminTarget
+from prosmin.models.heads import GaussianPredictor
+from prosmin.models.target import make_target, update_target
+from prosmin.models.whitening import Whitening, inverse_root, make_centre
+from prosmin.scoring import gaussian_energy_score
+from prosmin.training.health import effective_rank
+
+K = 24
+
+
+def _raw(seed: int = 0, *, views: int = 2, images: int = 64) -> Tensor:
+    """Correlated outputs (G, B, K) with a mean, in float64."""
+    random = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(K, K, generator=random, dtype=torch.float64)
+    return 3.0 + torch.randn(views, images, K, generator=random, dtype=torch.float64) @ mixing
+
+
+def _fitted(raw: Tensor, *, eps: float = 1e-9, momentum: float = 0.0) -> Whitening:
+    whitening = Whitening(K, momentum=momentum, eps=eps)
+    whitening.update(whitening.batch_statistics(raw))
+    return whitening
+
+
+def _reference(covariance: Tensor, eps: float) -> Tensor:
+    """The symmetric inverse root by eigenvalues, in float64."""
+    shift = eps * covariance.trace() / len(covariance)
+    values, vectors = torch.linalg.eigh(covariance + shift * torch.eye(len(covariance), dtype=torch.float64))
+    return vectors @ torch.diag(values.rsqrt()) @ vectors.T
+
+
+def test_a_new_whitening_changes_nothing():
+    raw = _raw()
+    assert torch.equal(Whitening(K, momentum=0.9, eps=1e-3)(raw), raw)
+
+
+def test_whitened_batches_have_mean_zero_and_identity_covariance():
+    raw = _raw()
+    white = _fitted(raw)(raw).flatten(0, 1)
+    torch.testing.assert_close(white.mean(0), torch.zeros(K, dtype=torch.float64), atol=1e-9, rtol=0)
+    torch.testing.assert_close(white.T.cov(correction=0), torch.eye(K, dtype=torch.float64), atol=1e-5, rtol=0)
+
+
+def test_any_invertible_linear_map_of_the_outputs_leaves_the_same_target_up_to_a_rotation():
+    """Distances between whitened outputs, all that the Euclidean score uses, do not change."""
+    raw = _raw()
+    random = torch.Generator().manual_seed(1)
+    mapped = raw @ torch.randn(K, K, generator=random, dtype=torch.float64) - 7.0
+    one, other = (_fitted(x)(x).flatten(0, 1) for x in (raw, mapped))
+    torch.testing.assert_close(torch.cdist(other, other), torch.cdist(one, one), atol=1e-4, rtol=1e-4)
+    turned = torch.linalg.svd(one.T @ other)[1] / len(one)  # singular values of the map between both
+    torch.testing.assert_close(turned, torch.ones(K, dtype=torch.float64), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("eps", [1e-1, 1e-3, 1e-6])
+@pytest.mark.parametrize("kind", ["random", "steep", "rank one"])
+def test_the_inverse_root_agrees_with_eigenvalues(eps, kind):
+    x = torch.randn(96, 48, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if kind == "steep":
+        x = x * torch.arange(1, 49, dtype=torch.float64) ** -2
+    covariance = torch.outer(x[0], x[0]) if kind == "rank one" else x.T @ x / len(x)
+    expected = _reference(covariance, eps)
+    assert (inverse_root(covariance, eps=eps) - expected).norm() < 1e-6 * expected.norm()
+
+
+def test_the_averages_follow_the_batches():
+    """Equal weights until 1 / (1 - momentum) batches, then a moving average, against a loop over batches."""
+    whitening = Whitening(K, momentum=0.75, eps=1e-3)
+    mean, covariance = torch.zeros(K, dtype=torch.float64), torch.zeros(K, K, dtype=torch.float64)
+    for seed in range(6):
+        raw = _raw(seed)
+        whitening.update(whitening.batch_statistics(raw))
+        weight = max(1 / (seed + 1), 0.25)
+        flat = raw.flatten(0, 1)
+        mean = (1 - weight) * mean + weight * flat.mean(0)
+        covariance = (1 - weight) * covariance + weight * flat.T.cov(correction=0)
+    torch.testing.assert_close(whitening.mean, mean)
+    torch.testing.assert_close(whitening.covariance, covariance)
+    torch.testing.assert_close(whitening.matrix, _reference(covariance, 1e-3), atol=1e-8, rtol=1e-8)
+
+
+def test_parts_of_a_batch_average_to_the_whole():
+    """As processes and accumulation average them."""
+    whitening, raw = _fitted(_raw(1)), _raw()
+    parts = torch.stack([whitening.batch_statistics(part) for part in raw.chunk(4, dim=1)])
+    torch.testing.assert_close(parts.mean(0), whitening.batch_statistics(raw))
+
+
+@pytest.mark.parametrize("rank", [0, 1, K // 2])
+def test_a_singular_covariance_gives_finite_targets(rank):
+    random = torch.Generator().manual_seed(0)
+    raw = torch.randn(2, 64, rank, generator=random) @ torch.randn(rank, K, generator=random) + 1.0
+    white = _fitted(raw, eps=1e-6)(raw).flatten(0, 1)
+    assert white.isfinite().all()
+    variances = torch.linalg.eigvalsh(white.double().T.cov(correction=0))
+    assert int((variances > 0.5).sum()) == rank
+    assert variances.max() < 1.01
+
+
+def test_bf16_outputs_are_whitened_in_float32_or_wider():
+    raw = _raw().bfloat16()
+    whitening = _fitted(raw, eps=1e-6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        white = whitening(raw)
+        statistics = whitening.batch_statistics(raw)
+    assert white.dtype == torch.float32
+    assert statistics.dtype == torch.float64
+    covariance = white.double().flatten(0, 1).T.cov(correction=0)
+    torch.testing.assert_close(covariance, torch.eye(K, dtype=torch.float64), atol=1e-2, rtol=0)
+
+
+def test_statistics_and_matrix_are_saved():
+    names = {"mean", "covariance", "matrix", "updates"}
+    assert Whitening(K, momentum=0.9, eps=1e-3).state_dict().keys() == names
+    one, other = _fitted(_raw()), Whitening(K, momentum=0.0, eps=1e-9)
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(other(_raw(1)), one(_raw(1)))
+
+
+def test_it_compiles():
+    raw = _raw()
+    whitening = _fitted(raw)
+    compiled = torch.compile(whitening.forward, dynamic=False, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(raw), whitening(raw))
+
+
+def _rank_after_training(whitening: str, *, steps: int = 400) -> float:
+    """Effective rank of a linear target network whose online network forecasts one noisy view from another.
+
+    4 of 32 directions of the inputs are shared by both views almost fully, the others weakly.
+    """
+    torch.manual_seed(0)
+    shared = torch.cat([torch.full((4,), 0.9), torch.full((28,), 0.3)])
+    online = nn.Linear(32, 16, bias=False)
+    predictor = GaussianPredictor(ProsminHeads(dim=16, predictor=False, initial_scale=1.0))
+    target, centre = make_target(online), make_centre(ProsminTarget(whitening=whitening), 16)
+    optimizer = torch.optim.AdamW([*online.parameters(), *predictor.parameters()], lr=0.01)
+    for _ in range(steps):
+        signal = torch.randn(256, 32) * shared.sqrt()
+        one, two = (signal + torch.randn(256, 32) * (1 - shared).sqrt() for _ in range(2))
+        raw = target(two)
+        gaussian_energy_score(*predictor(online(one)), centre(raw), validate=False).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        update_target(target, online, momentum=0.95)
+        centre.update(centre.batch_statistics(raw))
+    return float(effective_rank(target(two)))
+
+
+def test_a_centred_target_loses_rank_and_a_whitened_one_keeps_it():
+    """A random linear map of this kind has rank 14.8 of 16."""
+    assert _rank_after_training("centre") < 10
+    assert _rank_after_training("whiten") > 14
