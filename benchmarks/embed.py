@@ -51,8 +51,8 @@ from prosmin.data.sources import open_source
 from prosmin.data.sources.photos import load_photograph, photograph_files
 from prosmin.data.stream import Batch, Stream, picture_batches
 from prosmin.data.unreadable import CheckedSource
-from prosmin.embed import embed
-from prosmin.embed.run import NO_REFERENCE, Request
+from prosmin.embed import Request, embed
+from prosmin.embed.request import NO_REFERENCE
 from prosmin.encoder import Encoder, load, untrained
 from prosmin.files import write_text
 from prosmin.machine import describe_machine

@@ -179,7 +179,7 @@ SRUN = {"SLURM_STEP_NUM_TASKS": "4"}
         (SRUN | {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4"}, "ok", "4, started by SLURM", ""),
         ({"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4"}, "note", "1, ", "srun"),
         (
-            SRUN | {"SLURM_NTASKS": "8", "SLURM_NTASKS_PER_NODE": "4", "SLURM_NNODES": "2"},
+            {"SLURM_STEP_NUM_TASKS": "8", "SLURM_NTASKS": "8", "SLURM_NTASKS_PER_NODE": "4", "SLURM_NNODES": "2"},
             "ok",
             "8 (4 on each of 2 nodes)",
             "",

@@ -3,7 +3,9 @@
 import argparse
 
 import numpy as np
+import timm
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -111,3 +113,12 @@ def moco_checkpoint(tensors: Tensors, *, momentum: Tensors, head: str = "head") 
         "optimizer": {"state": {}, "param_groups": []},
         "scaler": {"scale": 65536.0},
     }
+
+
+def timm_weights(folder):
+    """A file of random weights of timm's smallest ViT."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        network = timm.create_model("test_vit", num_classes=0)
+    save_file(network.state_dict(), folder / "weights.safetensors")
+    return folder / "weights.safetensors"

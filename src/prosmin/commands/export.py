@@ -15,16 +15,18 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=path, required=True, metavar="PATH", help="FILE.onnx, FILE.safetensors (timm) or a folder"
     )
-    parser.add_argument("--network", default="online", metavar="NAME", help="online, or target, its running average")
+    parser.add_argument(
+        "--network", default="online", metavar="NAME", help="online, or target, its moving average (default: online)"
+    )
     parser.add_argument("--half", action="store_true", help="safetensors: weights in float16")
     parser.add_argument("--again", action="store_true", help="replace what is already at PATH")
 
 
 def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
-    """Write, and say what."""
+    """Write the files, and print what was written."""
     from prosmin.export import export
 
-    said = export(
+    lines = export(
         options.run_folder,
         options.out,
         format=options.format,
@@ -32,4 +34,4 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
         half=options.half,
         again=options.again,
     )
-    print("\n".join(said))
+    print("\n".join(lines))

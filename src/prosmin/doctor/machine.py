@@ -187,7 +187,7 @@ def examine_processes(environment: Mapping[str, str]) -> list[Finding]:
 
     found = [f"{name}={environment[name]}" for name in LAUNCHER_VARIABLES if name in environment]
     variables = Finding("ok", "environment", ", ".join(found) if found else "no variables of torchrun or SLURM")
-    return [_count(*layout(ComputeConfig(), dict(environment)), environment), variables]
+    return [_count(*layout(ComputeConfig(), environment), environment), variables]
 
 
 def _count(local: int, nodes: int, environment: Mapping[str, str]) -> Finding:

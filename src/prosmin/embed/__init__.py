@@ -1,5 +1,6 @@
-"""`prosmin embed`: every image of a set as a row of one Parquet file, in parts that survive a kill."""
+"""`prosmin embed`: one row per image in a Parquet file, written in parts so that a killed command can continue."""
 
+from prosmin.embed.request import Request
 from prosmin.embed.run import embed
 
-__all__ = ["embed"]
+__all__ = ["Request", "embed"]

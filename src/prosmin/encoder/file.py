@@ -138,7 +138,7 @@ def _differences(network: dict[str, Tensor], found: dict[str, Tensor]) -> list[s
 
 
 def write_reference(folder: Path, reference: KnnDistance, *, encoder: str) -> None:
-    """Write a fitted reference beside the encoder with this hash."""
+    """Write a reference that was fitted with the encoder of this hash."""
     tensors = {"bank": reference.bank.cpu().contiguous(), "k": torch.tensor(reference.k)}
     if reference.groups is not None:
         tensors["groups"] = reference.groups.cpu()

@@ -1,4 +1,4 @@
-"""The card beside an exported file, what a format declares, and the comparison with the original encoder."""
+"""The card of an exported file, the record of an export format, and the comparison with the original encoder."""
 
 import json
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError
 
 BATCHES = (1, 5)
-"""Batches that are compared: one image, and a number that a traced graph could not have kept."""
+"""Sizes of the batches that are compared: one image, and another size than the graph was traced with."""
 
 
 def random_views(views: ViewsConfig, count: int) -> Tensor:
-    """Evaluation views of random images, (N, 3, h, h); always the same."""
-    # Coarser than the view: patches of colour differ from image to image, where fine noise all looks the same.
+    """Evaluation views of random images, (N, 3, h, h), the same in every call."""
+    # Coarser than the view: patches of colour give different features, fine noise gives nearly the same.
     side = max(2, views.global_size // 4)
     random = torch.Generator().manual_seed(count)
     pictures = torch.randint(0, 256, (count, 3, side, side), generator=random, dtype=torch.uint8)
@@ -31,12 +31,12 @@ def random_views(views: ViewsConfig, count: int) -> Tensor:
 
 @torch.inference_mode()
 def outputs_of(encoder: Encoder, views: Tensor) -> dict[str, Tensor]:
-    """What the encoder gives for views, by name: features, and of mean and scale what it has."""
+    """The outputs of the encoder for views, by name: features, and mean and scale if it has them."""
     embedding = encoder.method.encode(views)  # type: ignore[operator]
     outputs = {"features": embedding.features}
-    if embedding.mean is not embedding.features:  # a bare backbone's features stand in for a mean
+    if embedding.mean is not embedding.features:  # a backbone of timm has no mean
         outputs["mean"] = embedding.mean
-    if embedding.scale is not None and bool((embedding.scale > 0).any()):  # a deterministic twin's scale is 0
+    if embedding.scale is not None and bool((embedding.scale > 0).any()):  # a deterministic network has scale 0
         outputs["scale"] = embedding.scale
     return outputs
 
@@ -44,46 +44,46 @@ def outputs_of(encoder: Encoder, views: Tensor) -> dict[str, Tensor]:
 def check_agreement(
     encoder: Encoder, exported: Callable[[Tensor], dict[str, Tensor]], *, tolerance: float, remedy: str
 ) -> dict[str, float]:
-    """The largest deviation of each of `exported`'s outputs; an error where one is beyond the tolerance."""
+    """The largest deviation of each output of `exported`; an error if one is above the tolerance."""
     worst: dict[str, float] = {}
     for count in BATCHES:
         views = random_views(encoder.config.views, count)
-        wanted = outputs_of(encoder, views)
-        for name, got in exported(views).items():
-            worst[name] = max(worst.get(name, 0.0), deviation(got, wanted[name]))
-            if not worst[name] <= tolerance:  # NaN is not either
+        expected = outputs_of(encoder, views)
+        for name, found in exported(views).items():
+            worst[name] = max(worst.get(name, 0.0), deviation(found, expected[name]))
+            if not worst[name] <= tolerance:  # also for NaN
                 raise ProsminError(
-                    f"The exported encoder's {name} differ from the encoder's own by {worst[name]:.1e} of their size, "
+                    f"The {name} of the exported file differ from the encoder's by {worst[name]:.1e} of their size, "
                     f"on {count} random images; allowed: {tolerance:.0e}. Nothing was written. {remedy}"
                 )
     return worst
 
 
-def deviation(got: Tensor, wanted: Tensor) -> float:
-    """The largest difference, in units of the largest value wanted; infinite for another shape or without numbers."""
-    if got.shape != wanted.shape or not bool(got.isfinite().all()):
+def deviation(found: Tensor, expected: Tensor) -> float:
+    """The largest difference in units of the largest expected value; infinite for another shape or NaN."""
+    if found.shape != expected.shape or not bool(found.isfinite().all()):
         return torch.inf
-    difference = (got - wanted).abs().max()
-    return float(difference / wanted.abs().max()) if difference > 0 else 0.0
+    difference = (found - expected).abs().max()
+    return float(difference / expected.abs().max()) if difference > 0 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """A form writes either one file with this suffix and a card beside it, or, without a suffix, a folder."""
+    """A format: it writes one file with this suffix and its card, or, without a suffix, a folder."""
 
-    write: Callable[[Encoder, Path], list[str]]  # where to -> sentences that say what was written
+    write: Callable[[Encoder, Path], list[str]]  # returns lines that say what was written
     write_half: Callable[[Encoder, Path], list[str]] | None = None  # the same with weights in float16
     suffix: str = ""
-    entry: str  # of its card, and of no other form's: by it a card is known for this form's
-    names: tuple[str, ...] = ()  # the files in the folder; endings of further files beside the one file
-    packages: tuple[str, ...] = ()  # beyond what prosmin always needs
+    entry: str  # an entry that only the cards of this format have
+    names: tuple[str, ...] = ()  # files in the folder; or endings of further files
+    packages: tuple[str, ...] = ()  # beyond the requirements of prosmin
 
     def folder(self, out: Path) -> Path:
-        """The folder that the files go to."""
+        """The folder of the files."""
         return out.parent if self.suffix else out
 
     def files(self, out: Path) -> list[Path]:
-        """What is written for `out`."""
+        """The files that are written for `out`."""
         if not self.suffix:
             return [out / name for name in self.names]
         return [out, card_of(out), *(out.with_name(out.name + name) for name in self.names)]
@@ -92,18 +92,18 @@ class Form:
         """The card among them."""
         return next(file for file in self.files(out) if file.suffix == ".json")
 
-    def beside(self, card: Path) -> Path:
+    def described_by(self, card: Path) -> Path:
         """The file that a card of this form describes."""
         return card.with_suffix(self.suffix) if self.suffix else card.parent / self.names[0]
 
 
 def card_of(file: Path) -> Path:
-    """The card beside a file."""
+    """The card of a file."""
     return file.with_suffix(".json")
 
 
 def describe_encoder(encoder: Encoder) -> dict[str, Any]:
-    """Which encoder this is; `hash` is that of its own card."""
+    """Which encoder this is, for a card."""
     card = encoder.card
     named = "encoder" in card  # timm's, or a shipped one
     return {
@@ -116,7 +116,7 @@ def describe_encoder(encoder: Encoder) -> dict[str, Any]:
 
 
 def describe_preprocessing(views: ViewsConfig) -> dict[str, Any]:
-    """The evaluation view of an image in numbers, and in words that leave nothing open."""
+    """The evaluation view of an image, in numbers and in steps that another program can follow."""
     return {
         "max_shorter": MAX_SHORTER,
         "max_longer": MAX_LONGER,
@@ -127,16 +127,16 @@ def describe_preprocessing(views: ViewsConfig) -> dict[str, Any]:
         "mean": list(views.mean),
         "std": list(views.std),
         "steps": [
-            "Turn the image as its EXIF orientation says. Of an animation the first frame counts.",
-            "Make it RGB in bytes: grey is repeated, transparency is dropped and not blended, a 16 bit value v becomes "
-            "(255 v + 32767) // 65535.",
-            "Where its shorter side is above max_shorter or its longer side above max_longer, reduce it by the factor "
+            "Rotate the image by its EXIF orientation. Of an animation use the first frame.",
+            "Convert it to RGB bytes: grey is repeated, transparency is dropped and not blended, a 16 bit value v "
+            "becomes (255 v + 32767) // 65535.",
+            "If its shorter side is above max_shorter or its longer side above max_longer, reduce it by the factor "
             "min(max_shorter / shorter, max_longer / longer), sides rounded, bilinear with antialiasing, to bytes. "
-            "A JPEG whose longer side is at least twice that of the result is first decoded at a half, a quarter or "
-            "an eighth, the least that is no smaller than the result. Without this step the outputs differ slightly "
-            "for such large images, and for no others.",
+            "A JPEG whose longer side is at least twice that of the result is first decoded at 1/2, 1/4 or 1/8, the "
+            "smallest size that is not below the result. Without this step the outputs differ slightly for such "
+            "large images.",
             "Divide the bytes by 255, for values from 0 to 1.",
-            "Cut the centred square whose side is crop_share times the shorter side, rounded; "
+            "Crop the centred square whose side is crop_share times the shorter side, rounded; "
             "its top and left are half of what remains, rounded down.",
             "Resize the square to size x size with this interpolation and antialiasing; clamp to 0..1.",
             "Subtract mean and divide by std, channel by channel.",
@@ -145,5 +145,5 @@ def describe_preprocessing(views: ViewsConfig) -> dict[str, Any]:
 
 
 def write_card(file: Path, card: dict[str, Any]) -> None:
-    """JSON with a line an entry."""
+    """JSON with one line per entry."""
     file.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")

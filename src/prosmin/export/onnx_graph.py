@@ -1,4 +1,4 @@
-"""ONNX: normalised evaluation views (N, 3, h, h) in, features, mean and scale out, for any number N of images."""
+"""ONNX: evaluation views (N, 3, h, h) in; features, mean and scale out, for any number N of images."""
 
 import json
 import warnings
@@ -25,17 +25,17 @@ from prosmin.export.card import (
 )
 
 TOLERANCE = 1e-4
-"""Of an output's size: float32 sums in another order differ by a hundredth of this."""
+"""Of an output's size: the rounding of float32 sums in another order is a hundredth of this."""
 
 _DATA = ".data"
-"""The ending of the second file that torch writes, under a name the first one holds, from 1.5 GB of weights on."""
+"""The ending of the second file that torch writes for 1.5 GB of weights or more."""
 
-_REMEDY = "Another version of torch, onnxscript or onnxruntime may do better; --format timm needs none of them."
+_REMEDY = "Try another version of torch, onnxscript or onnxruntime; --format timm needs none of them."
 
 _MEANINGS = {
     "features": "the backbone's representation, for classifiers and neighbours",
-    "mean": "the method's embedding of the image, the mean where it forecasts a distribution",
-    "scale": "the standard deviation of that distribution; the mean of its logarithm is the image's uncertainty",
+    "mean": "the embedding of the image, or the mean of its forecast distribution",
+    "scale": "the standard deviation of that distribution; the mean of its logarithm is the uncertainty",
 }
 
 
@@ -48,17 +48,17 @@ class _Graph(nn.Module):
         self.names = names
 
     def forward(self, views: Tensor) -> tuple[Tensor, ...]:
-        """(N, 3, h, h) -> the outputs that have a name."""
+        """(N, 3, h, h) -> the named outputs."""
         embedding = self.method.encode(views)._asdict()  # type: ignore[operator]
         return tuple(embedding[name] for name in self.names)
 
 
 def write(encoder: Encoder, file: Path) -> list[str]:
     """Trace, describe, write and compare with onnxruntime."""
-    example = random_views(encoder.config.views, 2)  # a batch of 1 would be taken for a constant
+    example = random_views(encoder.config.views, 2)  # torch.export would take a batch of 1 for a constant
     outputs = outputs_of(encoder, example)
     program = _traced(_Graph(encoder.method, list(outputs)).eval(), example, list(outputs))
-    _forget_places(program.model)
+    _remove_paths(program.model)
     _rename_inner(program.model, set(outputs))
     card = {
         "format": 1,
@@ -77,15 +77,15 @@ def write(encoder: Encoder, file: Path) -> list[str]:
     found = check_agreement(encoder, _Session(file), tolerance=TOLERANCE, remedy=_REMEDY)
     card["checked"] = {"with": "onnxruntime", "batches": list(BATCHES), "tolerance": TOLERANCE, "deviation": found}
     write_card(card_of(file), card)
-    said = _sentences(encoder, card, worst=max(found.values()))
+    lines = _lines(encoder, card, worst=max(found.values()))
     weights = file.with_name(file.name + _DATA)
-    return [*said, f"{weights.name} beside it holds the weights: move both together"] if weights.exists() else said
+    return [*lines, f"{weights.name} has the weights: move both files together"] if weights.exists() else lines
 
 
 def _traced(graph: nn.Module, example: Tensor, names: list[str]) -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the comparison tells what matters
+            warnings.simplefilter("ignore")  # the comparison shows what matters
             return torch.onnx.export(
                 graph,
                 (example,),
@@ -95,15 +95,15 @@ def _traced(graph: nn.Module, example: Tensor, names: list[str]) -> Any:
                 output_names=names,
                 dynamic_shapes={"views": {0: torch.export.Dim("N")}},
             )
-    except Exception as error:  # tracing fails in as many ways as there are networks
+    except Exception as error:  # tracing raises many kinds
         raise ProsminError(
-            f"The network cannot be written as ONNX, torch says: {_first_line(error)}. "
+            f"The network cannot be written as ONNX: {_first_line(error)}. "
             "Export it with --format timm or --format safetensors."
         ) from error
 
 
-def _forget_places(model: Any) -> None:
-    """Drop the exporter's notes: they hold the path of every source file on the machine that exports."""
+def _remove_paths(model: Any) -> None:
+    """Remove the exporter's notes, which have the paths of source files on this machine."""
     for node in model.graph.all_nodes():
         node.metadata_props.clear()
         for value in node.outputs:
@@ -114,7 +114,7 @@ def _forget_places(model: Any) -> None:
 
 
 def _rename_inner(model: Any, names: set[str]) -> None:
-    """Free the outputs' names: a value inside is called after its operation, and `mean` is one."""
+    """Rename inner values with the name of an output: they are named after operations, such as `mean`."""
     outputs = {id(value) for value in model.graph.outputs}
     for node in model.graph.all_nodes():
         for value in node.outputs:
@@ -130,19 +130,19 @@ class _Session:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        with _telling_of_onnxruntime():
+        with _onnxruntime_errors():
             self.session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
     def __call__(self, views: Tensor) -> dict[str, Tensor]:
         """(N, 3, h, h) -> outputs by name."""
         names = [output.name for output in self.session.get_outputs()]
-        with _telling_of_onnxruntime():
+        with _onnxruntime_errors():
             values = self.session.run(names, {"views": views.numpy()})
         return {name: torch.from_numpy(value) for name, value in zip(names, values, strict=True)}
 
 
 @contextmanager
-def _telling_of_onnxruntime() -> Iterator[None]:
+def _onnxruntime_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # its errors have no common class
@@ -156,11 +156,11 @@ def _first_line(error: Exception) -> str:
     return next(filter(None, lines), type(error).__name__).rstrip(".")
 
 
-def _sentences(encoder: Encoder, card: dict[str, Any], *, worst: float) -> list[str]:
+def _lines(encoder: Encoder, card: dict[str, Any], *, worst: float) -> list[str]:
     side = encoder.config.views.global_size
     absent = f"; {card['made_of']['encoder']} has no {' and no '.join(card['absent'])}" if card["absent"] else ""
     return [
-        f"in: views (N, 3, {side}, {side}), normalised as its card says; out: {', '.join(card['outputs'])}{absent}",
+        f"in: views (N, 3, {side}, {side}), normalised as in its card; out: {', '.join(card['outputs'])}{absent}",
         f"onnxruntime agrees with the encoder to {worst:.0e} on random images",
     ]
 

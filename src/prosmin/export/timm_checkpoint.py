@@ -1,4 +1,4 @@
-"""The backbone as a checkpoint that timm.create_model loads, beside a card with the call."""
+"""The backbone as a checkpoint for timm.create_model, with the call in its card."""
 
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from prosmin.models.backbones import vit_options
 from prosmin.models.resnet import RESNETS
 
 TOLERANCE = 1e-5
-"""Of the features' size: the weights are the same, a ViT's first layer sums in another order."""
+"""Of the features' size: the weights are the same, but the first layer of a ViT sums in another order."""
 
 
 def write(encoder: Encoder, file: Path) -> list[str]:
-    """Write the weights, let timm load them, and compare."""
+    """Write the weights, load them with timm, and compare."""
     name, options = _call(encoder)
     backbone = encoder.method.get_submodule("online.backbone")
     with writing(file) as part:
@@ -31,7 +31,7 @@ def write(encoder: Encoder, file: Path) -> list[str]:
         encoder,
         lambda views: {"features": _features(network, views)},
         tolerance=TOLERANCE,
-        remedy="This version of timm builds another network under that name; `--format onnx` does not need it.",
+        remedy="This version of timm builds another network of that name; use --format onnx.",
     )
     written = ", ".join(f"{key}={value!r}" for key, value in options.items())
     card = {
@@ -46,43 +46,43 @@ def write(encoder: Encoder, file: Path) -> list[str]:
         "checked": {"with": "timm", "tolerance": TOLERANCE, "deviation": found},
     }
     write_card(card_of(file), card)
-    return [f"{card['call']} gives its features, compared to {found['features']:.0e}"]
+    return [f"{card['call']} gives the features, with a deviation of {found['features']:.0e}"]
 
 
 def _call(encoder: Encoder) -> tuple[str, dict[str, Any]]:
-    """timm's name of the backbone, and what create_model is given besides."""
+    """timm's name of the backbone, and the other arguments of create_model."""
     views, backbone = encoder.config.views, encoder.config.backbone
     if backbone.name in RESNETS:
         raise UsageError(
-            f"The backbone {backbone.name} is a network of prosmin's own, which timm does not have. "
+            f"timm does not have the backbone {backbone.name}, which is a network of prosmin. "
             "Export it with --format onnx or --format safetensors."
         )
-    if is_foreign(encoder.card.get("encoder", "")):  # of others: its card says how it was built
-        own = dict(encoder.card["backbone"])
-        name, given = own.pop("name"), own
+    if is_foreign(encoder.card.get("encoder", "")):
+        given = dict(encoder.card["backbone"])
+        name = given.pop("name")
     else:
         name, given = backbone.name, vit_options(backbone, views.global_size)
-    # timm's own transforms read these, where the name's card would say what other weights want.
-    prepared = {
+    # For timm's transforms, instead of the preprocessing of timm's weights of that name.
+    preprocessing = {
         "input_size": [3, views.global_size, views.global_size],
         "crop_pct": views.crop_share,
         "interpolation": views.interpolation,
         "mean": list(views.mean),
         "std": list(views.std),
     }
-    return name, {"num_classes": 0, **given, "pretrained_cfg_overlay": prepared}
+    return name, {"num_classes": 0, **given, "pretrained_cfg_overlay": preprocessing}
 
 
 def _loaded(name: str, options: dict[str, Any], file: Path) -> nn.Module:
-    """The network as a user of the file gets it."""
-    # timm adds to the overlay it is given.
+    """The network as a user of the file loads it."""
+    # A copy, since timm adds entries to the overlay.
     given: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in options.items()}
     try:
         return timm.create_model(name, checkpoint_path=str(file), **given).eval()
     except (RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".: ")
         raise ProsminError(
-            f"timm cannot load the backbone {name} again: {reason}. Nothing was written. "
+            f"timm cannot load the exported backbone {name}: {reason}. Nothing was written. "
             "Export it with --format onnx or --format safetensors."
         ) from error
 

@@ -4,6 +4,7 @@ import atexit
 import inspect
 import os
 import warnings
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from prosmin.config import ComputeConfig, Config
 from prosmin.errors import UsageError
-from prosmin.local_processes import ending_without
+from prosmin.local_processes import ending_without, launch_of
 from prosmin.training.loggers import make_loggers
 
 PATIENCE = timedelta(hours=1)
@@ -44,7 +45,7 @@ def make_fabric(config: Config, out: Path) -> Fabric:
             precision=config.compute.precision,
             strategy=_data_parallel() if devices * nodes > 1 else "auto",
             # Fabric would take a SLURM batch script without srun for one of several tasks and wait for the others.
-            plugins=None if _is_launched(os.environ) else [LightningEnvironment()],
+            plugins=None if launch_of(os.environ) else [LightningEnvironment()],
             loggers=make_loggers(config, out),
         )
     except (RuntimeError, ValueError, MisconfigurationException) as error:  # such as a missing GPU
@@ -61,7 +62,7 @@ def make_fabric(config: Config, out: Path) -> Fabric:
 
 def ending_with_first(fabric: Fabric) -> AbstractContextManager[None]:
     """Within the block, a process that the first process started ends with it, instead of waiting an hour for it."""
-    if fabric.local_rank and not _is_launched(os.environ):
+    if fabric.local_rank and not launch_of(os.environ):
         return ending_without(os.getppid())
     return nullcontext()
 
@@ -97,22 +98,10 @@ def _join_again(fabric: Fabric) -> None:
     )
 
 
-def layout(compute: ComputeConfig, environment: "os._Environ[str] | dict[str, str]") -> tuple[int, int]:
-    """Processes on a node and nodes: a launcher's word counts, else `compute.devices` on this one machine."""
-    if not _is_launched(environment):
-        return compute.devices, 1
-    if "TORCHELASTIC_RUN_ID" in environment:
-        local = int(environment["LOCAL_WORLD_SIZE"])
-        return local, int(environment["WORLD_SIZE"]) // local
-    nodes = int(environment.get("SLURM_NNODES", "1"))
-    return int(environment["SLURM_NTASKS"]) // nodes, nodes
-
-
-def _is_launched(environment: "os._Environ[str] | dict[str, str]") -> bool:
-    """Whether torchrun or srun started this process: SLURM_NTASKS is there without srun too, in a lone batch script."""
-    by_srun = int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1 and "SLURM_NTASKS" in environment
-    by_hand = environment.get("SLURM_JOB_NAME") in ("bash", "interactive")
-    return (by_srun and not by_hand) or "TORCHELASTIC_RUN_ID" in environment
+def layout(compute: ComputeConfig, environment: Mapping[str, str]) -> tuple[int, int]:
+    """Processes on a node, and nodes: as a launcher started them, else `compute.devices` on this machine."""
+    launch = launch_of(environment)
+    return (compute.devices, 1) if launch is None else (launch.world // launch.nodes, launch.nodes)
 
 
 class Processes:

@@ -1,0 +1,201 @@
+"""The reference of `prosmin embed`: scores, the threshold, the rate of flags, and which images are the same."""
+
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from coloured import coloured
+from embedding import about, column, encoded, write_parquet
+from prosmin.data.sources import open_source
+from prosmin.data.unreadable import CheckedSource
+from prosmin.embed import Request, embed, reference, run
+from prosmin.embed.reference import own_groups
+from prosmin.encoder import load, neighbours
+from prosmin.encoder.neighbours import nearest
+from prosmin.errors import ProsminError, UsageError
+
+
+class TestThreshold:
+    def test_the_threshold_is_the_right_one_of_the_scores(self):
+        distance = reference.KnnDistance(bank=torch.eye(2), k=1, groups=torch.arange(2))
+        scores = torch.arange(1.0, 20.0)  # n = 19: each of 20 scores is the largest with a probability of 1 / 20
+        found = reference.Reference(distance=distance, scores=scores, numbers=torch.arange(2))
+        for asked, threshold, reached in ((0.05, 19, 0.05), (0.06, 19, 0.05), (0.1, 18, 0.1), (0.5, 10, 0.5)):
+            assert found.threshold(asked) == threshold
+            assert found.reached(asked) == pytest.approx(reached)
+
+    def test_a_rate_too_small_for_the_reference(self):
+        assert reference.possible_rate(19, 0.05) == reference.possible_rate(19, None) == 0.05
+        assert reference.possible_rate(12, None) == pytest.approx(1 / 13)
+        assert reference.possible_rate(12, 0.077) == 0.077
+        with pytest.raises(
+            UsageError, match=r"0\.05.*12 images.*0\.07693 or more.*19 images or more.*--reference none"
+        ):
+            reference.possible_rate(12, 0.05)
+        assert reference.possible_rate(12, 0.07693) == 0.07693  # what the message suggests is allowed
+
+    def test_a_reference_image_is_compared_with_the_others(self, monkeypatch):
+        """Four points on a circle, by hand: the nearest other one, and the nearest one of another group."""
+        angle = torch.tensor([0.0, 0.1, 1.0, 1.3])
+        points = torch.stack([angle.cos(), angle.sin()], dim=1)
+        chord = {gap: 2 * torch.tensor(gap / 2).sin() for gap in (0.1, 0.3, 0.9, 1.0)}
+        monkeypatch.setattr(reference, "fit_knn_distance", partial(reference.fit_knn_distance, k=1))
+        alone = reference.fit(points, torch.arange(4), torch.arange(4))
+        torch.testing.assert_close(alone.scores, torch.stack([chord[gap] for gap in (0.1, 0.1, 0.3, 0.3)]))
+        paired = reference.fit(points, torch.tensor([10, 11, 14, 15]), torch.tensor([0, 0, 1, 2]))
+        torch.testing.assert_close(paired.scores, torch.stack([chord[gap] for gap in (0.3, 0.3, 0.9, 1.0)]))
+        found = paired.measure(points[:2], torch.tensor([0, -1]))  # the second is in no group: it finds itself
+        assert found.nearest.tolist() == [14, 11]
+        torch.testing.assert_close(found.near, torch.stack([chord[1.0], torch.tensor(0.0)]), rtol=1e-5, atol=1e-3)
+
+    @pytest.mark.parametrize("count", [40, 500])
+    def test_new_images_are_flagged_at_the_requested_rate(self, count):
+        """At most at the rate of the threshold on average over draws, and not far below it.
+
+        The mean of sixty draws has a standard error of 0.006 at 40 images and 0.003 at 500.
+        """
+        rates, wrong = [], []
+        for seed in range(60):
+            random = torch.Generator().manual_seed(seed)
+            features, new = torch.randn(count, 8, generator=random), torch.randn(500, 8, generator=random)
+            fitted = reference.fit(features, torch.arange(count), torch.arange(count))
+            reached = fitted.reached(0.1)
+            rates.append((fitted.measure(new).score > fitted.threshold(0.1)).double().mean())
+            # Images that are their own neighbours give a threshold that is far too low.
+            everything = reference.fit_knn_distance(features, k=1)
+            careless = everything(features).sort().values
+            wrong.append((everything(new) > careless[int(0.9 * count)]).double().mean())
+        found, error = torch.stack(rates).mean(), torch.stack(rates).std() / 60**0.5
+        assert reached - 0.02 < found < reached + 2 * error
+        assert torch.stack(wrong).mean() > 0.5
+
+    def test_the_rate_in_the_file(self, encoder, specs, tmp_path):
+        own, new = specs
+        noisy = tmp_path / "noise.parquet"
+        random = torch.Generator().manual_seed(5)
+        noise = torch.randint(0, 256, (60, 3, 16, 16), dtype=torch.uint8, generator=random)
+        pq.write_table(pa.table({"image": [encoded(image) for image in noise]}), noisy)
+        rates = {}
+        for name, data in (("new", new), ("noise", f"parquet:{noisy}")):
+            request = Request(
+                data=data, out=tmp_path / f"{name}-rows.parquet", reference=own, views=0, false_alarms=0.1
+            )
+            flags = pq.read_table(embed(encoder, request)).column("flag").to_pylist()
+            rates[name] = sum(flags) / len(flags)
+        # 0.0998 expected at most; 400 scores and 300 images leave a standard deviation of about 0.023.
+        assert 0.02 < rates["new"] < 0.17
+        assert rates["noise"] > 0.9
+
+    def test_too_few_images(self, encoder, specs, tmp_path):
+        few = write_parquet(tmp_path / "few.parquet", 9, seed=3)
+        with pytest.raises(ProsminError, match=r"9 readable images; allowed: 10 or more.*--reference none"):
+            embed(encoder, Request(data=specs[1], out=tmp_path / "x.parquet", reference=few))
+        with pytest.raises(UsageError, match=r"0\.001.*400 images.*0\.0025"):
+            embed(encoder, Request(data=specs[1], out=tmp_path / "x.parquet", reference=specs[0], false_alarms=0.001))
+        assert [path.name for path in tmp_path.iterdir()] == ["few.parquet"]
+
+    def test_the_default_rate_of_a_small_reference(self, encoder, specs, tmp_path, capsys):
+        few = write_parquet(tmp_path / "few.parquet", 12, seed=3)
+        out = embed(encoder, Request(data=few, out=tmp_path / "x.parquet", reference=few, views=0))
+        assert about(out)["false_alarms"] == pytest.approx(1 / 13)
+        printed = capsys.readouterr()
+        assert all(words in printed.err for words in ("warning", "7.69 %", "12 images", "5 % needs 19"))
+        assert "at most 7.69 %" in printed.out
+
+    def test_the_printed_rate_is_that_of_the_threshold(self, encoder, tmp_path, capsys):
+        few = write_parquet(tmp_path / "few.parquet", 16, seed=3)
+        for requested, percent in ((0.06, "5.88 %"), (0.1, "5.88 %"), (0.12, "11.8 %")):
+            out = tmp_path / f"{requested}.parquet"
+            embed(encoder, Request(data=few, out=out, reference=few, views=0, false_alarms=requested))
+            printed = capsys.readouterr()
+            assert f"at most {percent}" in printed.out
+            assert "warning" not in printed.err
+
+    @pytest.mark.parametrize("k", [2, 40])  # the default, and a larger one
+    def test_an_image_is_not_its_own_neighbour(self, encoder, specs, tmp_path, capsys, monkeypatch, k):
+        if k != 2:
+            monkeypatch.setattr(reference, "fit_knn_distance", partial(reference.fit_knn_distance, k=k))
+        request = Request(data=specs[0], out=tmp_path / "x.parquet", reference=specs[0], views=0, false_alarms=0.1)
+        table = pq.read_table(embed(encoder, request))
+        assert "They are images of the reference" in capsys.readouterr().out
+        features = load(encoder).features(coloured(400, seed=1))
+        similarities, rows = nearest(features, features, k, exclude_self=True)
+        expected = (2 - 2 * similarities).clamp_min(0).sqrt()
+        # A distance is the root of 2 - 2 cosine: near 0 it keeps half of the digits.
+        torch.testing.assert_close(column(table, "reference_distance"), expected[:, 0], rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(column(table, "ood_score"), expected[:, -1], rtol=1e-4, atol=1e-3)
+        assert table.column("nearest").to_pylist() == [table.column("key")[int(row)].as_py() for row in rows[:, 0]]
+        # 40 of 401 ranks; roundings may move one image over the threshold, which is the score of one.
+        assert sum(table.column("flag").to_pylist()) in (39, 40, 41)
+
+    def test_a_file_is_the_same_under_every_path_of_its_folder(self, tmp_path, monkeypatch):
+        for name in ("a/x.png", "a/y.png", "b/x.png"):
+            (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "set" / name).write_bytes(b"")
+        (tmp_path / "link").symlink_to(tmp_path / "set")
+        monkeypatch.chdir(tmp_path)
+
+        def own(data, given):
+            source, belonging = CheckedSource(open_source(data)), CheckedSource(open_source(given))
+            groups, found = own_groups(source, belonging, torch.arange(len(belonging)))
+            assert groups.tolist() == list(range(len(belonging)))
+            return found.tolist()
+
+        assert own("folder:set", f"folder:{tmp_path}/link") == [0, 1, 2]
+        assert own("folder:set/b", "folder:set") == [2]
+        assert own("folder:set", "folder:set/b") == [-1, -1, 0]
+        assert own("folder:set/b", "folder:set/a") == [-1]  # x.png is another x.png
+
+    def test_overlapping_patches_of_a_photograph_are_one_image(self):
+        train, test = (CheckedSource(open_source(spec)) for spec in ("photos@train", "photos@test"))
+        groups, own = own_groups(CheckedSource(open_source("photos")), train, torch.arange(len(train)))
+        assert torch.equal(groups, own)
+        assert len(groups.unique()) < len(groups)
+        assert bool((own_groups(test, train, torch.arange(len(train)))[1] == -1).all())
+
+    def test_scores_are_those_of_the_encoder(self, encoder, specs, tmp_path, monkeypatch):
+        own, new = specs
+        monkeypatch.setattr(neighbours, "_SIMILARITIES", 1000)  # two images at a time
+        request = Request(data=new, out=tmp_path / "x.parquet", reference=own, views=0)
+        table = pq.read_table(embed(encoder, request))
+        loaded = load(encoder)
+        features = loaded.features(coloured(400, seed=1))
+        judge = reference.fit_knn_distance(features)
+        assert about(request.out)["reference"]["k"] == judge.k
+        # A distance is the root of 2 - 2 cosine: near 0 it keeps half of the digits.
+        expected = judge(loaded.features(coloured(300, seed=2)))
+        torch.testing.assert_close(column(table, "ood_score"), expected, rtol=1e-4, atol=1e-3)
+        near = reference.KnnDistance(bank=judge.bank, k=1)(loaded.features(coloured(300, seed=2)))
+        torch.testing.assert_close(column(table, "reference_distance"), near, rtol=1e-4, atol=1e-3)
+
+    def test_images_that_are_their_own_reference_are_opened_once(self, encoder, specs, tmp_path, monkeypatch):
+        opened = []
+        monkeypatch.setattr(run, "open_source", lambda spec: opened.append(spec) or open_source(spec))
+        for name, given in (("same", specs[0]), ("other", specs[1])):
+            embed(encoder, Request(data=specs[0], out=tmp_path / f"{name}.parquet", reference=given, views=0))
+        assert opened == [specs[0], specs[0], specs[1]]
+
+    def test_a_large_reference_is_sampled(self, monkeypatch):
+        monkeypatch.setattr(reference, "MOST", 100)
+        chosen = reference.choose(range(1000))
+        assert len(chosen) == len(chosen.unique()) == 100
+        assert bool((chosen.diff() > 0).all())
+        assert 300 < chosen.float().mean() < 700
+
+
+def test_a_file_is_the_same_however_its_path_is_written(tmp_path, monkeypatch):
+    spec = write_parquet(tmp_path / "own.parquet", 12, seed=1)
+    monkeypatch.chdir(tmp_path)
+    own, same = (CheckedSource(open_source(name)) for name in (spec, "parquet:own.parquet"))
+    groups, found = own_groups(same, own, torch.arange(12))
+    assert torch.equal(groups, found)
+
+
+def test_a_damaged_reference_is_named(tmp_path):
+    path = tmp_path / "reference.safetensors"
+    path.write_bytes(b"cut")
+    with pytest.raises(ProsminError, match=r"reference\.safetensors is damaged: .*Remove"):
+        reference.read_reference(path)
