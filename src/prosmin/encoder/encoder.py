@@ -193,7 +193,7 @@ class Encoder:
         """Distance to the k-th nearest reference image, larger is more OOD; call `fit_reference` first.
 
         For n reference images k is n / 1000, limited to 2 to 50. An image of the reference, recognised by its pixels,
-        is not its own neighbour; a reference saved by version 0.1.0 or earlier has no pixels to compare.
+        is not its own neighbour; a reference saved by an early version has no pixels to compare.
         """
         if self._reference is None:
             other = f", and {self._other_reference} belongs to another encoder" if self._other_reference else ""
