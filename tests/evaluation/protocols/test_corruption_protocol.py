@@ -285,22 +285,22 @@ def test_what_would_stop_it_is_found_before(context, tiny, sets, tmp_path):
     small = dataclasses.replace(tiny(), views=dataclasses.replace(tiny().views, crop_share=0.75))
     with pytest.raises(ProsminError, match=r"24 x 24 pixels.* 32 pixels"):
         corrupted.check_corrupted(Context(untrained(small), sets))
-    with pytest.raises(ProsminError, match="holds no corruption"):
+    with pytest.raises(ProsminError, match=str(tmp_path)):
         corrupted.check_corrupted(context(corrupted=f"folder:{tmp_path}"))
 
 
 def test_wrong_options_are_sentences():
-    with pytest.raises(UsageError, match="no corruption 'rain'"):
+    with pytest.raises(UsageError, match="'rain'"):
         Options(corruptions=("fog", "rain"))
-    with pytest.raises(UsageError, match=r"severities are \[0, 1\]"):
+    with pytest.raises(UsageError, match=r"\[0, 1\]"):
         Options(severities=(0, 1))
-    with pytest.raises(UsageError, match="each once"):
+    with pytest.raises(UsageError, match="fog"):
         Options(corruptions=("fog", "fog"))
-    with pytest.raises(UsageError, match=r"are 'cifar'; allowed: auto, imagenet-c, cifar-10-c\."):
+    with pytest.raises(UsageError, match=r"'cifar'.*auto, imagenet-c, cifar-10-c"):
         Options(corruption_parameters="cifar")
     with pytest.raises(UsageError, match=r"--corruption-parameters is .*--corrupted folder:x"):
         Options(corruption_parameters="imagenet-c", corrupted="folder:x")
     with pytest.raises(UsageError, match=r"--corruption-generator is .*--corrupted folder:x"):
         Options(corruption_generator="imagecorruptions", corrupted="folder:x")
-    with pytest.raises(UsageError, match=r"is 'imagecorruptions'; allowed with parameters cifar-10-c: torch\."):
+    with pytest.raises(UsageError, match=r"'imagecorruptions'.*cifar-10-c.*torch"):
         Options(corruption_generator="imagecorruptions", corruption_parameters="cifar-10-c")

@@ -56,7 +56,7 @@ class TestOtherImages:
         assert fake == ["knn", "knn"]
         assert "replacing" not in capsys.readouterr().err
         text = write_report([out], out / "report.html").read_text()
-        assert "ProSMIN with resnet8_cifar, trained on photos" in text
+        assert "with resnet8_cifar, trained on photos" in text
         assert "Loss" in text  # the log of the run
         (copy / "metrics.jsonl").unlink()
         assert "Not trained here" in write_report([out], out / "report.html").read_text()
