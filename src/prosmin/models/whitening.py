@@ -2,7 +2,7 @@
 
 The centre (models/centre.py) removes the mean. Whitening also removes correlations and differences in size between
 coordinates, so that the outputs have mean 0 and covariance I whatever the network does: docs/method.md explains why a
-target like this cannot lose rank.
+target like this does not lose rank.
 """
 
 import math
