@@ -10,36 +10,17 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from skimage import data as photographs
 
 from packed_images import as_pictures, difference, pixels
 from prosmin.data.corruptions import generate, reference, weather
 from prosmin.data.corruptions.generate import TORCH, corrupt, framed, generators
 from prosmin.data.corruptions.parameters import ALL, CIFAR_10_C, IMAGENET_C, PARAMETERS, SEVERITIES
 from prosmin.data.corruptions.primitives import to_bytes, to_unit
-from prosmin.data.image_sets import load_pictures
 from prosmin.errors import ProsminError, UsageError
 
 FIXED = (
     "defocus_blur", "zoom_blur", "gaussian_blur", "brightness", "contrast", "saturate", "pixelate", "jpeg_compression",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def patches():
-    """32 px, from every photograph."""
-    return load_pictures("photos@test").subset(torch.arange(0, 840, 40))
-
-
-@pytest.fixture(scope="module")
-def oblong():
-    """Height and width differ, neither a power of two, with black, white and grey parts."""
-    whole = torch.from_numpy(photographs.astronaut()).permute(2, 0, 1)
-    cuts = [whole[:, 30:90, 180:226].clone(), whole[:, 400:460, 100:146].clone()]
-    cuts[0][:, :8] = 0
-    cuts[0][:, 8:16] = 255
-    cuts[0][:, 16:24] = 77
-    return as_pictures(cuts)
 
 
 @pytest.mark.parametrize("parameters", PARAMETERS)

@@ -8,9 +8,8 @@ import pytest
 import scipy.stats
 import torch
 from imagecorruptions import corruptions as library
-from skimage import data as photographs
 
-from packed_images import as_pictures, difference, pixels
+from packed_images import difference, pixels
 from prosmin.data.corruptions.generate import TORCH, corrupt
 from prosmin.data.corruptions.parameters import COMMON, EXTRA, IMAGENET_C, SEVERITIES
 from prosmin.data.corruptions.primitives import Draws
@@ -20,23 +19,6 @@ FIXED = (
     "defocus_blur", "zoom_blur", "gaussian_blur", "brightness", "contrast", "saturate", "pixelate", "jpeg_compression",
 )  # fmt: skip
 RANDOM = tuple(name for name in TORCH if name not in FIXED)
-
-
-@pytest.fixture(scope="module")
-def patches():
-    """32 px, from every photograph."""
-    return load_pictures("photos@test").subset(torch.arange(0, 840, 40))
-
-
-@pytest.fixture(scope="module")
-def oblong():
-    """Height and width differ, neither a power of two, with black, white and grey parts."""
-    whole = torch.from_numpy(photographs.astronaut()).permute(2, 0, 1)
-    cuts = [whole[:, 30:90, 180:226].clone(), whole[:, 400:460, 100:146].clone()]
-    cuts[0][:, :8] = 0
-    cuts[0][:, 8:16] = 255
-    cuts[0][:, 16:24] = 77
-    return as_pictures(cuts)
 
 
 def by_library(pictures: Pictures, name: str, severity: int) -> np.ndarray:
