@@ -1,35 +1,29 @@
 """The report in a real browser: every section is visible, nothing is fetched, no name runs as a script."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from chromium import needs_chromium, started
 from fake_run import NASTY, fake_run
 from prosmin.report import write_report
 from prosmin.report.page import SECTIONS
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install prosmin[test]")
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
+pytestmark = needs_chromium
 
 BRIGHT = """(canvas) => {
   const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
   return pixels.length > 4 && new Set(pixels).size;
 }"""  # the number of different values: dozens for a tile of a photograph, one for an empty canvas
-DISABLED = ("gpu", "background-networking", "component-update", "sync")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[playwright.Browser]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", *(f"--disable-{what}" for what in DISABLED)]
-        )
+    with started(playwright) as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

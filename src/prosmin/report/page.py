@@ -1,18 +1,13 @@
 """Runs in, one HTML file out: style, script and images are inside it, nothing is fetched."""
 
-import base64
-import hashlib
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import write_text
 from prosmin.report.blocks import Block, Missing, Section, grouped
 from prosmin.report.commands import not_measured
+from prosmin.report.document import render_document
 from prosmin.report.runs import Run, read_runs
 from prosmin.report.sections import (
     attention,
@@ -67,20 +62,16 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
 
 def render(runs: Sequence[Run]) -> str:
     """The page as text. The same runs give the same page."""
-    style, script = _asset("style.css"), _asset("script.js")
-    # Only this style and this script are allowed and nothing is fetched, so a script in a file name cannot run.
-    allowed = f"style-src {_hash(style)}; script-src {_hash(script)}"
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    return environment.from_string(_asset("page.html")).render(
+    return render_document(
+        "prosmin.report",
+        style="style.css",
+        script="script.js",
         grouped=grouped,
         title=" · ".join(run.name for run in runs),
         lead=headline.lead(runs),
         notes=[f"{run.name}: {note}" for run in runs for note in (*run.notes, *_test_notes(run), *mixed(run))],
         sections=[drawn for section in SECTIONS if (drawn := _draw(section, runs))["blocks"]],
         command=" ".join(["prosmin report", *(run.quoted for run in runs)]),
-        style=Markup(style),
-        script=Markup(script),
-        policy=f"default-src 'none'; img-src data:; {allowed}; base-uri 'none'; form-action 'none'",
     )
 
 
@@ -99,12 +90,3 @@ def _test_notes(run: Run) -> list[str]:
     """What its results say if their test images are not unseen, each sentence once."""
     notes = [run.part(name, "settings").get("test_pictures") for name in run.results]
     return [f"{text}." for text in dict.fromkeys(notes) if isinstance(text, str)]
-
-
-def _asset(name: str) -> str:
-    return resources.files("prosmin.report").joinpath(name).read_text(encoding="utf-8").strip()
-
-
-def _hash(text: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
-    return f"'sha256-{digest}'"
