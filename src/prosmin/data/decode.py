@@ -30,6 +30,7 @@ MAX_SHORTER, MAX_LONGER = 512, 768
 """Larger images are reduced until their sides fit. Views of some hundred pixels lose nothing, and since a batch is
 padded to its largest image, one panorama would set the size of all."""
 
+_ORIENTATION = 0x0112  # the number of the EXIF entry
 _RGB = 3  # torchvision.io.ImageReadMode.RGB, whose Python class warns from torchvision 0.29 on
 
 
@@ -126,6 +127,19 @@ def read_header(data: bytes) -> Header:
     return Header("", 0, 0, plain=False, exif=False)
 
 
+def upright_size(data: bytes) -> tuple[int, int]:
+    """Height and width of the image in `data` after its EXIF rotation, without decoding; (0, 0) if none can be read."""
+    header = read_header(data)
+    if header.height > 0 and not header.exif:
+        return header.height, header.width
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+            return image.size if turned else image.size[::-1]
+    except Exception:  # Pillow's plugins raise nearly anything for a damaged file
+        return 0, 0
+
+
 def _jpeg_header(data: bytes) -> Header:
     """Walks the segments to the start of frame, which has the size and the number of components."""
     at, exif = 2, False
@@ -193,7 +207,7 @@ def _orientation(data: bytes) -> int:
     """The EXIF orientation, 1 (upright) by default."""
     try:
         with Image.open(io.BytesIO(data)) as image:
-            return int(image.getexif().get(0x0112, 1))
+            return int(image.getexif().get(_ORIENTATION, 1))
     except (OSError, SyntaxError, ValueError):
         return 1
 

@@ -150,8 +150,8 @@ def open_folder(
         raise ProsminError(f"{folder} cannot be used: {error.strerror}. Give another file with --out.") from None
     with lock:
         if process.rank > 0:  # the first process has this lock while it joins the parts
-            process.wait_until(lambda: _take(lock) or finished(), what=f"lock of {folder}")
-        elif not _take(lock):
+            process.wait_until(lambda: take(lock) or finished(), what=f"lock of {folder}")
+        elif not take(lock):
             raise ProsminError(f"Another process is writing to {folder}. Wait for it, or give another file with --out.")
         try:
             file = folder / SETTINGS
@@ -197,7 +197,7 @@ def _lock_file(folder: Path, rank: int) -> Path:
     return folder / f".lock.{rank}"
 
 
-def _take(lock: IO[str]) -> bool:
+def take(lock: IO[str]) -> bool:
     """Lock the file if it is free."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from prosmin.data.sources import Source, group_names, place_of
+from prosmin.data.sources import group_names, place_of
 from prosmin.data.sources.folder import FolderSource
 from prosmin.data.unreadable import CheckedSource
 from prosmin.encoder import LEAST_REFERENCE
@@ -108,7 +109,7 @@ def _rank(count: int, false_alarms: float) -> int:
     return math.ceil((count + 1) * (1 - false_alarms) - 1e-9)  # a product such as 19.000000000000004 is 19
 
 
-def choose(source: Source) -> Tensor:
+def choose(source: Sized) -> Tensor:
     """The numbers of the reference images that are used, rising: all, or `MOST` of them."""
     if len(source) <= MOST:
         return torch.arange(len(source))

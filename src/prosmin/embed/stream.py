@@ -80,13 +80,14 @@ def fill(
     *,
     device: torch.device,
     batch: int,
-    max_bad: float,
+    max_bad: float | None,
     make: Callable[[Batch], Made],
     write: Callable[[Path, Tensor, list[Made]], None],
     title: str,
 ) -> None:
     """Write this process's missing parts: `make` for every batch, then `write(path, numbers, made)` for the part.
 
+    More than the share `max_bad` of unreadable images is an error; None: never.
     A batch never spans two parts, so on a CPU a part is bit-identical whichever parts existed before.
     """
     missing = parts.missing(process)
@@ -106,7 +107,7 @@ def fill(
             for order in parts.pictures(i).split(batch):
                 made.append(make(next(batches)))
                 progress.add_images(len(order))
-            if source.unreadable:
+            if source.unreadable and max_bad is not None:
                 check_readable(
                     source.lines(),
                     total=len(parts.numbers),

@@ -28,6 +28,14 @@ def open_source(spec: str) -> Source:
     return kind.open(rest)
 
 
+def spec_of(text: str) -> str:
+    """The SPEC of a folder's path; a SPEC stays as it is. A path that does not exist is taken for a folder."""
+    path = Path(text).expanduser()
+    if path.is_dir() or not (_kind(text) or ":" in text or path.is_file()):
+        return f"folder:{text}"
+    return text
+
+
 def split_spec(spec: str, split: str) -> str:
     """The SPEC of another split of the same source: ("photos", "test") -> "photos@test".
 

@@ -8,6 +8,7 @@ with WordNet numbers as classes: `folder:ROOT/gaussian_noise/3`.
 
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,7 +79,7 @@ def open_folder(rest: str) -> FolderSource:
     import torch
 
     root = find_folder(rest)
-    names = sorted(_walk(root))
+    names = sorted(walk(root))
     if not names:
         raise UsageError(
             f"There are no images in the folder {root}. Allowed: files named {', '.join(SUFFIXES[:7])}, ..., "
@@ -98,7 +99,7 @@ def open_folder(rest: str) -> FolderSource:
 def files(rest: str) -> list[str]:
     """The paths of its images."""
     root = find_folder(rest)
-    return [f"{root}{os.sep}{name}" for name in sorted(_walk(root))]
+    return [f"{root}{os.sep}{name}" for name in sorted(walk(root))]
 
 
 def other_split(rest: str, split: str) -> str:
@@ -174,17 +175,21 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _walk(root: Path) -> list[str]:
-    """The image files below a folder. Links are followed, last, and no folder is visited twice."""
+def refuse(error: OSError) -> None:
+    """An error for a folder that cannot be listed."""
+    raise ProsminError(f"The folder {error.filename} cannot be listed: {error.strerror}.")
 
-    def refuse(error: OSError) -> None:
-        raise ProsminError(f"The folder {error.filename} cannot be listed: {error.strerror}.")
 
+def walk(root: Path, *, on_error: Callable[[OSError], None] = refuse) -> list[str]:
+    """The image files below a folder. Links are followed, last, and no folder is visited twice.
+
+    `on_error` is called with the error of each folder that cannot be listed.
+    """
     names: list[str] = []
     visited: set[str] = set()
     starts = [str(root)]
     for start in starts:  # grows by the links that are found
-        for folder, subfolders, files in os.walk(start, onerror=refuse):
+        for folder, subfolders, files in os.walk(start, onerror=on_error):
             if (place := os.path.realpath(folder)) in visited:
                 subfolders.clear()
                 continue
