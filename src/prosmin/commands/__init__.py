@@ -8,16 +8,34 @@ that torch is broken. A misspelt option is reported before torch is imported.
 import argparse
 
 from prosmin import __version__
-from prosmin.commands import ablate, benchmark, demo, doctor, embed, evaluate, export, pretrain, recipes, report, views
+from prosmin.commands import (
+    ablate,
+    benchmark,
+    demo,
+    doctor,
+    embed,
+    evaluate,
+    explore,
+    export,
+    inspect,
+    pretrain,
+    recipes,
+    report,
+    search,
+    views,
+)
 from prosmin.commands.parsing import Parser
 
 COMMANDS = {
     "demo": demo,
+    "inspect": inspect,
     "pretrain": pretrain,
     "evaluate": evaluate,
     "export": export,
     "ablate": ablate,
     "embed": embed,
+    "search": search,
+    "explore": explore,
     "report": report,
     "benchmark": benchmark,
     "views": views,

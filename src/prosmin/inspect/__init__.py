@@ -1,1 +1,5 @@
-"""`prosmin inspect`: from a folder of images to what does not belong, what is there twice and what is too bad to use."""
+"""`prosmin inspect`: what does not belong in a folder of images, what is there twice, what is too bad to use."""
+
+from prosmin.inspect.run import inspect
+
+__all__ = ["inspect"]
