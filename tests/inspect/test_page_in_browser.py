@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 import numpy as np
 import pytest
@@ -153,11 +154,13 @@ def test_all_images_are_sorted_and_filtered(page):
     assert len(items(page)) == 60
 
 
-def test_an_image_opens_with_its_neighbours(page):
+def test_an_image_opens_with_its_neighbours(page, folder):
     findings = made_findings("")
     view(page, "all")
     page.locator("#panel .open").nth(7).click()
     assert page.locator("#viewer-name").inner_text() == NASTY[7]
+    address = page.get_by_text("Open the file").get_attribute("href")
+    assert unquote_to_bytes(address.removeprefix("file://")) == os.fsencode(folder / NASTY[7])
     near = findings.neighbours[7].tolist()
     assert items(page, "#viewer .list") == near
     page.locator("#viewer .list .open").nth(2).click()  # from neighbour to neighbour
@@ -254,7 +257,8 @@ def test_lists_of_names(page):
     assert json.loads(downloaded(page, "json")) == findings.keys
     rows = list(csv.reader(io.StringIO(os.fsdecode(downloaded(page, "csv")), newline="")))
     assert rows[0] == ["name", "class", "issues", *findings.columns]
-    assert [row[0] for row in rows[1:]] == findings.keys
+    assert [row[0].removeprefix("./") for row in rows[1:]] == findings.keys
+    assert not any(row[0].startswith(("=", "-")) for row in rows)  # a spreadsheet would calculate it
     assert rows[4][1:3] == ["", "exact_duplicate"]
     assert rows[6][1] == "<b>cat</b>"
     np.testing.assert_array_equal([int(row[3]) for row in rows[1:]], findings.columns["width"])

@@ -79,10 +79,7 @@ const suggested = (() => {
 })();
 
 // Downloads. A name that is not UTF-8 has its bytes as the surrogates DC80 to DCFF, as in Python; files get the bytes.
-const bytes = (text) => {
-  const pieces = text.split(/([\udc80-\udcff])/u).map((piece, i) => (i % 2 ? Uint8Array.of(piece.charCodeAt(0) & 0xff) : new TextEncoder().encode(piece)));
-  return new Blob(pieces);
-};
+const bytes = (text) => text.split(/([\udc80-\udcff])/u).map((piece, i) => (i % 2 ? Uint8Array.of(piece.charCodeAt(0) & 0xff) : new TextEncoder().encode(piece)));
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 const moveScript = (chosen) => `#!/bin/sh
 # Moves images out of their folder into another one beside it, subfolders included. Deletes and overwrites nothing.
@@ -109,8 +106,9 @@ printf '%d moved, %d not moved\\n' "$moved" "$left"
 [ "$left" -eq 0 ]
 `;
 const csvCell = (value) => (/[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+const csvName = (name) => (/^[=+\-@\t\r\n]/.test(name) ? `./${name}` : name); // a spreadsheet would take it for a formula
 const csvRow = (item) => [
-  names[item],
+  csvName(names[item]),
   item < images && labels[item] >= 0 ? classes[labels[item]] : "",
   issuesOf[item].map((issue) => issue.kind).join(" "),
   ...columns.map(({ values }) => (item < images && !Number.isNaN(values[item]) ? String(values instanceof Float32Array ? Number(values[item].toPrecision(7)) : values[item]) : "")),
@@ -128,11 +126,18 @@ for (const part of document.querySelectorAll("[data-format]")) {
   const { file, write } = FORMATS[part.dataset.format];
   if (part.dataset.format === "sh" && data.folder === null) part.hidden = true; // its images are no files
   part.addEventListener("click", () => {
-    const address = URL.createObjectURL(bytes(write([...selected].sort((a, b) => a - b))));
+    const address = URL.createObjectURL(new Blob(bytes(write([...selected].sort((a, b) => a - b)))));
     element("a", { href: address, download: file }).click();
     setTimeout(() => URL.revokeObjectURL(address), 60_000);
   });
 }
+
+// The address of an image's file, if the page was opened from a disk and the images are files.
+const fileAddress = (item) => {
+  if (location.protocol !== "file:" || data.folder === null || item >= images) return null;
+  const safe = (byte) => (/[\w./-]/.test(String.fromCharCode(byte)) && byte < 128 ? String.fromCharCode(byte) : `%${byte.toString(16).padStart(2, "0")}`);
+  return `file://${bytes(`${data.folder}/${names[item]}`).map((piece) => Array.from(piece, safe).join("")).join("")}`;
+};
 
 // One image of a list: a button that opens it, a box that selects it, its name and a few words.
 const nameParts = (item) => {
@@ -236,13 +241,13 @@ const groupsOf = (kind) => {
   return [...groups.values()];
 };
 const groupCard = (group) => element("li", { class: "group" }, element("ul", { class: "tiles", "aria-label": `Group of ${group.length}` },
-  ...group.map((issue) => tile(issue.item, [issue.note], issue.action === "keep" ? "keep" : issue.action.startsWith("remove") ? "remove" : null))));
+  ...group.map((issue) => tile(issue.item, [shownName(issue.note)], issue.action === "keep" ? "keep" : suggested.has(issue.item) ? "remove" : null))));
 const issueView = (kind) => () => {
   const items = [...new Set(kind.issues.map((issue) => issue.item))];
   if (kind.issues.some((issue) => issue.group !== null)) {
     const groups = groupsOf(kind);
     order = groups.flat().map((issue) => issue.item);
-    return [heading(kind.title, `${kind.meaning} ${count(groups.length, "group")}; the image to keep is the first.${cutNote(kind)}`, selectSuggested(items), selectAll(items)),
+    return [heading(kind.title, `${kind.meaning} ${count(groups.length, "group")}${groups.some(([first]) => first.action === "keep") ? "; the image to keep is the first" : ""}.${cutNote(kind)}`, selectSuggested(items), selectAll(items)),
       ...filled(element("ul", { class: "groups list" }), groups, groupCard)];
   }
   order = items;
@@ -250,7 +255,7 @@ const issueView = (kind) => () => {
   if (kind.id === "unreadable") {
     const row = (item) => {
       const made = element("tr", { "data-item": item }, element("td", {}, element("input", { type: "checkbox", "aria-label": `Select ${shownName(names[item])}` })),
-        element("th", { scope: "row" }, element("bdi", {}, shownName(names[item]))), element("td", {}, words.get(item).note));
+        element("th", { scope: "row" }, element("bdi", {}, shownName(names[item]))), element("td", {}, shownName(words.get(item).note)));
       mark(made);
       return made;
     };
@@ -259,7 +264,7 @@ const issueView = (kind) => () => {
     return [heading(kind.title, kind.meaning + cutNote(kind), selectAll(items)), element("table", { class: "files" }, body), end];
   }
   return [heading(kind.title, inWords(kind) + cutNote(kind), selectAll(items)),
-    ...tiles(items, (item) => tile(item, [`score ${figure(words.get(item).score)}`, words.get(item).note]), { class: "tiles list" })];
+    ...tiles(items, (item) => tile(item, [`score ${figure(words.get(item).score)}`, shownName(words.get(item).note)]), { class: "tiles list" })];
 };
 
 const state = { text: "", label: "", sort: "", down: true, only: false };
@@ -509,7 +514,10 @@ const viewer = (() => {
   const dialog = byId("viewer");
   let past = [];
   let item = 0;
-  const fact = (title, value, meaning = "") => element("div", { title: meaning }, element("dt", {}, title), element("dd", {}, value));
+  const limit = (id, value) => (id === "ood_score" && data.threshold !== null ? `, ${value > data.threshold ? "above" : "within"} the limit of ${figure(data.threshold)}` : "");
+  const facts = () => element("dl", {}, ...columns.map(({ id, title, values }) => element("div", {}, element("dt", {}, title), element("dd", {}, figure(values[item]) + limit(id, values[item])))));
+  const meanings = () => element("details", {}, element("summary", {}, "What the numbers mean"),
+    element("ul", {}, ...columns.filter(({ meaning }) => meaning).map(({ title, meaning }) => element("li", {}, element("strong", {}, title), ` ${meaning}`))));
   const show = () => {
     const place = order.indexOf(item);
     byId("previous").disabled = place <= 0;
@@ -519,13 +527,15 @@ const viewer = (() => {
     const far = new Map(found.map((j) => [neighbours[j], distances[j]]));
     const box = element("div", { class: "check", "data-item": item }, element("label", {}, element("input", { type: "checkbox" }), "Select this image"));
     mark(box);
+    const address = fileAddress(item);
     byId("shown").replaceChildren(
       element("div", { class: "large" }, picture(item)),
       element("h2", { id: "viewer-name" }, element("bdi", {}, shownName(names[item]))),
-      label(item) ? element("p", { class: "soft" }, `Class ${label(item)}`) : "", box,
+      label(item) ? element("p", { class: "soft" }, `Class ${label(item)}`) : "",
+      element("div", { class: "acts" }, box, address ? element("a", { href: address, target: "_blank", rel: "noreferrer" }, "Open the file") : null),
       issuesOf[item].length ? element("ul", { class: "issues" }, ...issuesOf[item].map((issue) => element("li", {}, element("strong", {}, kinds.get(issue.kind).title),
-        element("span", {}, [issue.note, issue.action || kinds.get(issue.kind).action].filter(Boolean).join(" · "))))) : element("p", { class: "soft" }, "No issue found."),
-      item < images ? element("dl", {}, ...columns.map(({ title, meaning, values }) => fact(title, figure(values[item]), meaning))) : "",
+        element("bdi", {}, [issue.note, issue.action || kinds.get(issue.kind).action].filter(Boolean).map(shownName).join(" · "))))) : element("p", { class: "soft" }, "No issue found."),
+      ...(item < images ? [facts(), meanings()] : []),
       ...(far.size ? [element("h3", {}, "Looks like this one"), element("p", { class: "soft" }, "Nearest first, with the distance of the features."),
         element("div", { class: "list" }, ...tiles([...far.keys()], (other) => tile(other, [figure(far.get(other)), label(other)])))] : []));
     dialog.scrollTop = 0;

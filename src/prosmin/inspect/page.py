@@ -36,13 +36,19 @@ SIDES = (160, 128, 112, 96, 80, 64, 48)
 """Longest sides, in pixels, that are tried until the thumbnails fit into BYTES."""
 
 TITLES = {
-    "width": ("Width", "in pixels"),
-    "height": ("Height", "in pixels"),
-    "file_size": ("File size", "in bytes"),
+    "width": ("Width", "pixels"),
+    "height": ("Height", "pixels"),
+    "file_size": ("File size", "bytes"),
     "ood_score": ("OOD score", COLUMNS["ood_score"][1]),
-    "reference_distance": ("Nearest reference image", COLUMNS["reference_distance"][1]),
+    "reference_distance": ("Reference distance", COLUMNS["reference_distance"][1]),
     "mean_log_scale": ("Uncertainty", COLUMNS["mean_log_scale"][1]),
     "view_variance": ("View variance", COLUMNS["view_variance"][1]),
+    "brightness": ("Brightness", "mean of all pixels; 0 is black, 1 is white"),
+    "darkest": ("Dark end", "5 % of the pixels are darker; 0 is black, 1 is white"),
+    "brightest": ("Bright end", "5 % of the pixels are brighter; 0 is black, 1 is white"),
+    "contrast": ("Contrast", "standard deviation of the colours in a small version of the image"),
+    "sharpness": ("Sharpness", "strength of the sharpest edges, compared with the range of brightness"),
+    "colour": ("Colour", "largest difference between the colour channels; 0 is grey"),
 }
 """Column -> title and meaning; other columns are shown by their names."""
 
