@@ -24,6 +24,7 @@ from prosmin.encoder.detectors import KnnDistance, fit_knn_distance
 from prosmin.encoder.file import write_encoder, write_reference
 from prosmin.encoder.foreign import Bare
 from prosmin.encoder.neighbours import pixel_hash, without_repeats
+from prosmin.encoder.stored import Match, open_stored
 from prosmin.errors import ProsminError
 from prosmin.methods import build_method
 from prosmin.methods.output import Embedding
@@ -202,6 +203,18 @@ class Encoder:
             )
         here = dataclasses.replace(self._reference, bank=self._reference.bank.to(self.device))
         return here(*self._features_and_contents(open_images(images))).cpu()
+
+    def search(self, image: Images, k: int = 24, *, within: Path | str) -> list[Match]:
+        """The k images most similar to one, nearest first: in a folder of `prosmin inspect` or a file of `embed`.
+
+        An image that is in the file itself is found too, at a distance of about 0.
+        """
+        stored = open_stored(within)
+        stored.check_encoder(self.card.get("hash"))
+        features = self.features(image)
+        if len(features) != 1:
+            raise ProsminError(f"search was given {len(features)} images; allowed: 1. Call it once per image.")
+        return stored.search(features, k)
 
     def save(self, folder: Path | str) -> Path:
         """Write the encoder, and the reference if one was fitted, for `prosmin.load(folder)`.
