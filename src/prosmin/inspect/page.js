@@ -21,9 +21,9 @@ for (const kind of kinds.values()) kind.issues.sort((a, b) => b.score - a.score)
 
 // Words. Names are hostile: they become text, never markup, and what cannot be seen is written out.
 const shownName = (name) => name
-  .replace(/[\u0000-\u001f]/g, (letter) => String.fromCharCode(0x2400 + letter.charCodeAt(0)))
+  .replace(/[\n\r\t]/g, (letter) => ({ "\n": "\\n", "\r": "\\r", "\t": "\\t" })[letter])
   .replace(/[\udc80-\udcff]/gu, (letter) => `\\x${(letter.charCodeAt(0) & 0xff).toString(16)}`)
-  .replace(/[\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  .replace(/[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`);
 const label = (item) => (item < images && labels[item] >= 0 ? shownName(classes[labels[item]]) : "");
 const extraLabel = (item) => (names[item].split("/").at(-2) === classes[labels[item]] ? "" : label(item)); // unless the folder tells it
 const count = (number, what) => `${number.toLocaleString("en")} ${what}${number === 1 ? "" : "s"}`;
@@ -469,10 +469,10 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => map?
 
 // Tabs and cards
 const views = [
-  ...[...kinds.values()].map((kind) => ({ id: kind.id, title: kind.title, number: kind.total, show: issueView(kind) })),
   { id: "all", title: "All images", show: allView },
   { id: "map", title: "Map", show: mapView },
   { id: "label-first", title: "Label first", show: labelView },
+  ...[...kinds.values()].map((kind) => ({ id: kind.id, title: kind.title, number: kind.total, show: issueView(kind) })),
 ];
 const tabs = byId("tabs");
 const choose = (id) => {
@@ -563,4 +563,4 @@ const viewer = (() => {
 
 byId("clear").addEventListener("click", () => { selected.clear(); selectionChanged(); });
 byId("review").addEventListener("click", () => { Object.assign(state, { text: "", label: "", only: true }); choose("all"); });
-choose(views[0].id);
+choose(data.kinds[0]?.id ?? "all");

@@ -43,11 +43,12 @@ TITLES = {
     "reference_distance": ("Reference distance", COLUMNS["reference_distance"][1]),
     "mean_log_scale": ("Uncertainty", COLUMNS["mean_log_scale"][1]),
     "view_variance": ("View variance", COLUMNS["view_variance"][1]),
-    "brightness": ("Brightness", "mean of all pixels; 0 is black, 1 is white"),
-    "darkest": ("Dark end", "5 % of the pixels are darker; 0 is black, 1 is white"),
-    "brightest": ("Bright end", "5 % of the pixels are brighter; 0 is black, 1 is white"),
+    "brightness": ("Brightness", "mean of the brightest channel; 0 is black"),
+    "brightest": ("Bright parts", "5 % of the pixels are brighter, by their brightest channel"),
+    "whiteness": ("Whiteness", "mean of the darkest channel; 1 is white"),
+    "least_white": ("Least white parts", "5 % of the pixels are less white, by their darkest channel"),
     "contrast": ("Contrast", "standard deviation of the colours in a small version of the image"),
-    "sharpness": ("Sharpness", "strength of the sharpest edges, compared with the range of brightness"),
+    "sharpness": ("Sharpness", "strength of the sharpest edges; a blurred image has less than others"),
     "colour": ("Colour", "largest difference between the colour channels; 0 is grey"),
 }
 """Column -> title and meaning; other columns are shown by their names."""
