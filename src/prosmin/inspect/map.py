@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from prosmin.encoder.detectors import chord
@@ -33,12 +34,18 @@ def points(features: Tensor) -> NDArray[np.float32]:
     of its nearest images of the sample.
     """
     if len(features) <= SAMPLE:
-        return planar_map(features.cpu(), seed=0)
+        return _placed(features)
     chosen = torch.randperm(len(features), generator=generator(0, 0, "map"))[:SAMPLE].sort().values
     sample = features[chosen.to(features.device)]
-    placed = torch.from_numpy(planar_map(sample.cpu(), seed=0))
+    placed = torch.from_numpy(_placed(sample))
     cosines, indices = nearest(sample, features, ANCHORS)
     weights = torch.softmax(cosines.cpu() / TEMPERATURE, dim=1)  # (N, ANCHORS)
     found = (weights[:, :, None] * placed[indices.cpu()]).sum(1)  # (N, 2)
     found[chosen] = placed
     return found.numpy()
+
+
+def _placed(features: Tensor) -> NDArray[np.float32]:
+    # One thread: where other programs use the cores, the threads of t-SNE wait for each other, four times as long.
+    with threadpool_limits(1, user_api="openmp"):
+        return planar_map(features.cpu(), seed=0)

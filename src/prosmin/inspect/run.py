@@ -103,14 +103,13 @@ def inspect(
             thumbnail=_thumbnails(store),
             notes=[*notes, *_notes(images, others, outliers)],
         )
-        nearest = None if outliers is None else [printable((others or images).names()[i]) for i in outliers.nearest]
         about = {
             "prosmin": __version__,
             "command": command,
             "run": str(encoder),
             "settings": {"encoder": loaded.card["hash"], "data": spec, "reference": findings.reference},
         }
-        write_images(store, images, findings, nearest=nearest, about=about)
+        write_images(store, images, findings, nearest=_nearest(images, others, outliers), about=about)
         write_issues(out / ISSUES, findings.issues)
         write_page(findings, out / PAGE)
     return findings
@@ -145,7 +144,11 @@ def find_issues(
         every = {name: np.concatenate([values, theirs[name][new]]) for name, values in mine.items()}
         copied_from = [name for name, is_new in zip(others.names(), new, strict=True) if is_new]
     quality = find_quality_issues({name: mine[name].astype(np.float64) for name in measures()}, _sizes(mine))
-    flagged = [] if outliers is None else outlier_issues(outliers, names, others=(others or images).names())
+    flagged = (
+        []
+        if outliers is None
+        else outlier_issues(outliers, names, others=(images if others is None else others).names())
+    )
     return [
         *flagged,
         *duplicate_issues(_duplicates(every), names, splits_of(names), others=copied_from),
@@ -178,6 +181,14 @@ def _numbers(mine: Values, outliers: Outliers | None) -> Values:
     found = {} if outliers is None else {"ood_score": outliers.score, "reference_distance": outliers.near}
     found |= {name: mine[name] for name in ("mean_log_scale", "width", "height", "file_size", *measures())}
     return {name: values for name, values in found.items() if np.isfinite(values).any()}
+
+
+def _nearest(images: Scan, others: Scan | None, outliers: Outliers | None) -> list[str] | None:
+    """The name of each image's nearest image of the reference."""
+    if outliers is None:
+        return None
+    names = (images if others is None else others).names()
+    return [printable(names[i]) for i in outliers.nearest.tolist()]
 
 
 def _thumbnails(store: Store) -> Callable[[int], bytes]:
