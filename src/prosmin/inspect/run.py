@@ -15,6 +15,7 @@ from prosmin.data.sources.folder import FolderSource
 from prosmin.data.unreadable import CheckedSource
 from prosmin.embed.reference import FALSE_ALARMS, own_groups
 from prosmin.encoder import LEAST_REFERENCE, load
+from prosmin.encoder.stored import IMAGES
 from prosmin.errors import UsageError
 from prosmin.inspect import map as maps
 from prosmin.inspect.duplicates import DuplicateGroup, find_duplicates
@@ -43,7 +44,7 @@ ENCODER = "cifar10-vit"
 REPRESENTATIVE = 50
 """Images to label first, by default."""
 
-IMAGES, REFERENCE, ISSUES, PAGE = "images.parquet", "reference.parquet", "issues.csv", "index.html"
+REFERENCE, ISSUES, PAGE = "reference.parquet", "issues.csv", "index.html"
 
 Values = dict[str, NDArray[Any]]
 """Scanned values of N images by column: (N,), features (N, D), fingerprint (N, F)."""

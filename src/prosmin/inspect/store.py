@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from prosmin.embed.parts import take
-from prosmin.embed.rows import metadata_of
+from prosmin.encoder.stored import metadata_of
 from prosmin.errors import ProsminError
 from prosmin.files import check_writable
 

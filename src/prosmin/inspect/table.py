@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from prosmin.embed.rows import COLUMNS as EMBEDDED
+from prosmin.embed.rows import compression
 from prosmin.files import writing
 from prosmin.inspect.findings import Findings
 from prosmin.inspect.scan import SCANNED, Scan, measures
@@ -93,7 +94,9 @@ def _write(path: Path, tables: Iterator[pa.Table]) -> None:
     first = next(tables)
     with (
         writing(path) as part,
-        pq.ParquetWriter(part, first.schema, compression="zstd", use_dictionary=["label_name"]) as file,
+        pq.ParquetWriter(
+            part, first.schema, compression=compression(first.schema), use_dictionary=["label_name"]
+        ) as file,
     ):
         for table in chain([first], tables):
             file.write_table(table, row_group_size=ROWS)
