@@ -81,6 +81,13 @@ def test_copies_are_found_and_a_small_file_gives_all_its_images(tmp_path):
     assert max(match.distance for match in matches) < 1e-3  # the root of float32's error of a cosine
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_file_without_other_images_gives_none(tmp_path, count):
+    features = np.ones((count, 4), dtype=np.float32)
+    file = open_stored(write(tmp_path / "few.parquet", features, ["only"][:count]))
+    assert file.search(torch.ones(1, 4), 5, leave_out=file.row("only")) == []
+
+
 def test_an_image_file_is_found_in_the_file_of_its_encoder(folder):
     for number in ("04", "29"):
         first, second, *_ = search(str(folder / f"{number}.png"), folder)

@@ -63,8 +63,10 @@ class Stored:
         """The k nearest rows of a query (1, D), nearest first, without the row `leave_out`; all if there are fewer."""
         if k < 1:
             raise UsageError(f"k is {k}; allowed: 1 or more.")
-        batches = self._file.iter_batches(_ROWS, columns=["features"])
-        cosines = np.concatenate([_cosines(_matrix(batch), query[0].numpy()) for batch in batches])  # (N,)
+        cosines, first = np.empty(self._file.metadata.num_rows, np.float32), 0
+        for batch in self._file.iter_batches(_ROWS, columns=["features"]):
+            cosines[first : first + len(batch)] = _cosines(_matrix(batch), query[0].numpy())
+            first += len(batch)
         others = len(cosines)
         if leave_out is not None:
             cosines[leave_out], others = -np.inf, others - 1
