@@ -142,12 +142,12 @@ def test_interrupted_before_the_page(encoder, tmp_path, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(running, "find_outliers", lambda *_, **__: interrupt())
+        patch.setattr(running, "compare", lambda *_, **__: interrupt())
         with pytest.raises(KeyboardInterrupt):
             inspect(folder, out, encoder=encoder)
     assert not (out / "index.html").exists()
     capsys.readouterr()
     inspect(folder, out, encoder=encoder)
-    assert "images" not in capsys.readouterr().out  # no progress: all rows were there
+    assert "images:" not in capsys.readouterr().out  # no progress: all rows were there
     assert (out / "index.html").exists()
     assert not (out / PARTS).exists()

@@ -160,7 +160,7 @@ class TestReference:
         inspect(folder, tmp_path / "out", encoder=encoder, reference=reference)
         capsys.readouterr()
         inspect(folder, tmp_path / "out", encoder=encoder, reference=reference)
-        assert "reference" not in capsys.readouterr().out  # no progress: nothing to compute
+        assert "reference:" not in capsys.readouterr().out  # no progress: nothing to compute
 
     def test_nearest_is_one_of_its_images(self, encoder, tmp_path):
         reference = write_images(tmp_path / "reference", [f"r{name}" for name in numbered(30)])

@@ -3,37 +3,22 @@
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from prosmin import __version__
-from prosmin.data.sources import open_source, spec_of
+from prosmin.data.sources import Source, open_source, spec_of
 from prosmin.data.sources.folder import FolderSource
-from prosmin.data.unreadable import CheckedSource
-from prosmin.embed.reference import FALSE_ALARMS, own_groups
-from prosmin.encoder import LEAST_REFERENCE, load
+from prosmin.embed.reference import FALSE_ALARMS
+from prosmin.encoder import LEAST_REFERENCE, Encoder, load
 from prosmin.encoder.stored import IMAGES
 from prosmin.errors import UsageError
 from prosmin.inspect import map as maps
-from prosmin.inspect.duplicates import DuplicateGroup, find_duplicates
-from prosmin.inspect.findings import Findings, Issue
-from prosmin.inspect.images import open_whole, printable, splits_of
-from prosmin.inspect.issues import (
-    duplicate_issues,
-    in_order,
-    outlier_issues,
-    quality_issues,
-    uncertain_issues,
-    unreadable_issues,
-    write_issues,
-)
-from prosmin.inspect.outliers import Outliers, find_outliers
+from prosmin.inspect.compare import compare
+from prosmin.inspect.findings import Findings
+from prosmin.inspect.images import open_whole
+from prosmin.inspect.issues import write_issues
+from prosmin.inspect.outliers import Outliers
 from prosmin.inspect.page import write_page
-from prosmin.inspect.quality import find_quality_issues
-from prosmin.inspect.scan import Scan, measures, scan, settings_of
+from prosmin.inspect.scan import Scan, scan, settings_of
 from prosmin.inspect.store import Store, used_alone
 from prosmin.inspect.subset import representative
 from prosmin.inspect.table import ROWS, write_images, write_scanned
@@ -45,9 +30,6 @@ REPRESENTATIVE = 50
 """Images to label first, by default."""
 
 REFERENCE, ISSUES, PAGE = "reference.parquet", "issues.csv", "index.html"
-
-Values = dict[str, NDArray[Any]]
-"""Scanned values of N images by column: (N,), features (N, D), fingerprint (N, F)."""
 
 
 def inspect(
@@ -76,33 +58,27 @@ def inspect(
     loaded = load(encoder)
     with used_alone(out, (IMAGES, REFERENCE, ISSUES, PAGE)):
         store = Store(out, IMAGES, settings_of(loaded))
-        images, others = scan(source, loaded, store, title="images"), None
-        if belonging is not None:
-            bank = Store(out, REFERENCE, settings_of(loaded))
-            others = scan(belonging, loaded, bank, title="reference")
-            if any(place.path != bank.file for place in others.rows.places):
-                write_scanned(bank, others)
-        mine = values_of(images)
-        theirs = None if others is None else values_of(others)
-        features = torch.from_numpy(mine["features"]).to(loaded.device)
-        outliers = _outliers(features, mine, theirs, rate=false_alarms)
-        neighbours, distances = maps.neighbours(features)
+        images = scan(source, loaded, store, title="images")
+        others = None if belonging is None else _scan_reference(belonging, loaded, out)
+        print(f"comparing {len(images) + (0 if others is None else len(others)):,} images", flush=True)
+        found = compare(images, others, false_alarms=false_alarms, device=loaded.device)
+        neighbours, distances = maps.neighbours(found.features)
         findings = Findings(
             folder=str(source.root) if isinstance(source, FolderSource) else spec,
             encoder=str(encoder),
             reference=None if belonging is None else belonging.spec,
-            rate=(false_alarms or FALSE_ALARMS) if outliers is None else outliers.rate,
-            threshold=float("nan") if outliers is None else outliers.threshold,
+            rate=(false_alarms or FALSE_ALARMS) if found.outliers is None else found.outliers.rate,
+            threshold=float("nan") if found.outliers is None else found.outliers.threshold,
             keys=images.names(),
             labels=images.labels(),
-            columns=_numbers(mine, outliers),
-            points=maps.points(features),
+            columns=found.columns,
+            points=maps.points(found.features),
             neighbours=neighbours,
             distances=distances,
-            representative=representative(mine["features"], count),
-            issues=in_order(find_issues(images, mine, others, theirs, outliers)),
+            representative=representative(found.features.cpu().numpy(), count),
+            issues=found.issues,
             thumbnail=_thumbnails(store),
-            notes=[*notes, *_notes(images, others, outliers)],
+            notes=[*notes, *_notes(others, found.outliers)],
         )
         about = {
             "prosmin": __version__,
@@ -110,86 +86,19 @@ def inspect(
             "run": str(encoder),
             "settings": {"encoder": loaded.card["hash"], "data": spec, "reference": findings.reference},
         }
-        write_images(store, images, findings, nearest=_nearest(images, others, outliers), about=about)
+        write_images(store, images, findings, nearest=found.nearest, about=about)
         write_issues(out / ISSUES, findings.issues)
         write_page(findings, out / PAGE)
     return findings
 
 
-def values_of(found: Scan) -> Values:
-    """The scanned values of all images, thumbnails excepted: these stay on disk."""
-    names = ["features", "mean_log_scale", "width", "height", "file_size", "content", "pixels", "fingerprint"]
-    return found.rows.arrays([*names, *measures()])
-
-
-def _sizes(values: Values) -> NDArray[np.int64]:
-    return np.stack([values["height"], values["width"]], axis=1).astype(np.int64)
-
-
-def _outliers(features: torch.Tensor, mine: Values, theirs: Values | None, *, rate: float | None) -> Outliers | None:
-    reference = None
-    if theirs is not None:
-        reference = (torch.from_numpy(theirs["features"]).to(features.device), theirs["pixels"])
-    return find_outliers(features, mine["pixels"], reference=reference, rate=rate)
-
-
-def find_issues(
-    images: Scan, mine: Values, others: Scan | None, theirs: Values | None, outliers: Outliers | None
-) -> list[Issue]:
-    """All issues of the images, by kind."""
-    names = images.names()
-    copied_from: list[str] = []
-    every = mine
-    if others is not None and theirs is not None:
-        new = _not_in(others, images)
-        every = {name: np.concatenate([values, theirs[name][new]]) for name, values in mine.items()}
-        copied_from = [name for name, is_new in zip(others.names(), new, strict=True) if is_new]
-    quality = find_quality_issues({name: mine[name].astype(np.float64) for name in measures()}, _sizes(mine))
-    flagged = (
-        []
-        if outliers is None
-        else outlier_issues(outliers, names, others=(images if others is None else others).names())
-    )
-    return [
-        *flagged,
-        *duplicate_issues(_duplicates(every), names, splits_of(names), others=copied_from),
-        *quality_issues(quality, names),
-        *uncertain_issues(mine["mean_log_scale"], names),
-        *unreadable_issues(images.unreadable),
-    ]
-
-
-def _duplicates(values: Values) -> list[DuplicateGroup]:
-    return find_duplicates(
-        content=values["content"].tolist(),
-        pixels=values["pixels"],
-        fingerprints=values["fingerprint"],
-        features=values["features"],
-        sizes=_sizes(values),
-        sharpness=values["sharpness"].astype(np.float64),
-    )
-
-
-def _not_in(others: Scan, images: Scan) -> NDArray[np.bool_]:
-    """Which images of the reference are not images of the folder themselves: (M,). The same file is not a copy."""
-    theirs, mine = CheckedSource(others.source), CheckedSource(images.source)
-    groups, own = own_groups(mine, theirs, torch.from_numpy(others.numbers))
-    return ~np.isin(groups.numpy(), own.numpy())
-
-
-def _numbers(mine: Values, outliers: Outliers | None) -> Values:
-    """The columns of numbers that there are."""
-    found = {} if outliers is None else {"ood_score": outliers.score, "reference_distance": outliers.near}
-    found |= {name: mine[name] for name in ("mean_log_scale", "width", "height", "file_size", *measures())}
-    return {name: values for name, values in found.items() if np.isfinite(values).any()}
-
-
-def _nearest(images: Scan, others: Scan | None, outliers: Outliers | None) -> list[str] | None:
-    """The name of each image's nearest image of the reference."""
-    if outliers is None:
-        return None
-    names = (images if others is None else others).names()
-    return [printable(names[i]) for i in outliers.nearest.tolist()]
+def _scan_reference(source: Source, encoder: Encoder, out: Path) -> Scan:
+    """The images of the reference, whose rows stay in a file for the next run."""
+    store = Store(out, REFERENCE, settings_of(encoder))
+    found = scan(source, encoder, store, title="reference")
+    if any(place.path != store.file for place in found.rows.places):
+        write_scanned(store, found)
+    return found
 
 
 def _thumbnails(store: Store) -> Callable[[int], bytes]:
@@ -198,7 +107,7 @@ def _thumbnails(store: Store) -> Callable[[int], bytes]:
     return lambda row: read(row // ROWS, "image")[row % ROWS]["bytes"].as_py()
 
 
-def _notes(images: Scan, others: Scan | None, outliers: Outliers | None) -> list[str]:
+def _notes(others: Scan | None, outliers: Outliers | None) -> list[str]:
     notes = []
     if outliers is None:
         which = "the folder" if others is None else others.source.spec
