@@ -3,7 +3,6 @@
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from prosmin.data.decode import upright_size
+from prosmin.data.decode import PictureError, upright_size
 from prosmin.data.sources import Source
 from prosmin.data.unreadable import CheckedSource
 from prosmin.embed.parts import PART, Parts, Process
@@ -97,11 +96,13 @@ class MeasuredSource(CheckedSource):
 
     def image(self, i: int, data: bytes | Tensor | None = None) -> Tensor | None:
         """As in `CheckedSource`."""
-        if data is None:
-            with suppress(OSError):  # it is read again below, where the reason is recorded
-                data = self.source.read(i)
+        try:
+            data = self.source.read(i) if data is None else data
+        except OSError as error:
+            self.record(i, PictureError(error.strerror or str(error)))
+            return None
         picture = super().image(i, data)
-        if picture is not None and data is not None:
+        if picture is not None:
             self.measured[i] = measurement(picture, data, changed=modified(self.source, i))
         return picture
 
