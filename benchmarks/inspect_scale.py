@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
 from prosmin.files import write_text
@@ -94,7 +95,12 @@ def main() -> None:
     for count in options.images:
         rows.append(measure(count, options.encoder))
         print(rows[-1], flush=True)
-        found = {"command": " ".join(command), "hardware": describe_machine(), "encoder": options.encoder, "rows": rows}
+        found = {
+            "command": " ".join(command),
+            "hardware": describe_machine(torch.device("cpu")),
+            "encoder": options.encoder,
+            "rows": rows,
+        }
         write_text(options.out, json.dumps(found, indent=1) + "\n")
 
 
