@@ -5,8 +5,8 @@
 DIR holds flowers102-test.parquet and imagenette160/train-*.parquet (column image). Of each set 2,000 images are the
 folder; of 200 of them one copy is added, a kind at a time, and then all kinds at once. A copy counts as found if it is
 in the group of its original. The thresholds were chosen on other images: flowers102-train, the first file of
-Imagenette, CIFAR-10 and SVHN; Imagenette's last two files are used here. Groups of originals were looked at: those of `COPIES_BY_EYE` are
-copies in the published set itself, all others are false.
+Imagenette, CIFAR-10 and SVHN; Imagenette's last two files are used here. Groups of originals were looked at: those
+of `COPIES_BY_EYE` are copies in the published set itself, all others are false.
 """
 
 import argparse
