@@ -59,11 +59,8 @@ def timed(work: Callable[[], Any]) -> dict[str, float]:
         work()
         wall.append(time.perf_counter() - began[0])
         cpu.append(time.process_time() - began[1])
-    return {
-        "least": round(min(wall), 3),
-        "median": round(statistics.median(wall), 3),
-        "processor": round(statistics.median(cpu), 3),
-    }
+    found = {"least": min(wall), "median": statistics.median(wall), "processor": statistics.median(cpu)}
+    return {name: float(f"{value:.3g}") for name, value in found.items()}
 
 
 def search(path: Path, key: str) -> list[Any]:
@@ -72,6 +69,15 @@ def search(path: Path, key: str) -> list[Any]:
     row = file.row(key)
     assert row is not None
     return file.search(file.features(row), 24, leave_out=row)
+
+
+def recall(index: Any, bank: np.ndarray) -> float:
+    """The share of the true 25 nearest rows that an index finds, over 100 rows of the bank."""
+    queries = bank[:: len(bank) // 100][:100]
+    exact = (torch.from_numpy(queries) @ torch.from_numpy(bank).T).topk(25).indices.tolist()
+    _, found = index.search(queries, 25)
+    shares = [len({*own} & {*true}) / 25 for own, true in zip(found.tolist(), exact, strict=True)]
+    return round(statistics.fmean(shares), 3)
 
 
 def with_faiss(bank: np.ndarray, query: np.ndarray) -> dict[str, Any]:
@@ -89,6 +95,7 @@ def with_faiss(bank: np.ndarray, query: np.ndarray) -> dict[str, Any]:
             "build": round(time.perf_counter() - began[0], 1),
             "build, processor": round(time.process_time() - began[1], 1),
             "search": timed(lambda index=index: index.search(query[None], 25)),  # type: ignore[misc]
+            "recall": recall(index, bank[:rows]),
         }
     return found
 
