@@ -28,7 +28,7 @@ from prosmin.encoder.stored import Match, open_stored
 from prosmin.errors import ProsminError
 from prosmin.methods import build_method
 from prosmin.methods.output import Embedding
-from prosmin.models.vit import encode
+from prosmin.models.vit import encode, has_patches, patch_tokens
 from prosmin.scoring import unexplained
 
 PRECISIONS = ("32-true", "bf16-mixed")
@@ -135,6 +135,21 @@ class Encoder:
     def features(self, images: Images) -> Tensor:
         """Only the features (N, D): faster, and without the memory of the forecasts."""
         return self._features(open_images(images))
+
+    @torch.no_grad()
+    def patches(self, images: Images) -> Tensor:
+        """Features of each patch of a ViT (N, h, w, D): the last block's tokens without class and register tokens."""
+        backbone = self.method.get_submodule("online.backbone")
+        if not has_patches(backbone):
+            raise ProsminError(
+                f"patches needs a ViT, and the backbone of this encoder is {self.config.backbone.name}. "
+                "encoder.features works for every encoder."
+            )
+        found = []
+        for batch in self._batches(open_images(images)):
+            with self._arithmetic():
+                found.append(patch_tokens(backbone, self._evaluation_view(batch)).float().cpu())
+        return torch.cat(found)
 
     @torch.no_grad()
     def views(self, images: Images, *, count: int = UNCERTAINTY_VIEWS, seed: int = 0) -> list[Embedding]:

@@ -75,6 +75,19 @@ def _attention(backbone: nn.Module, x: Tensor) -> AbstractContextManager[object]
     return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
+def has_patches(backbone: nn.Module) -> bool:
+    """Whether the network is a ViT, ours or one of timm's: its tokens are class and register tokens, then patches."""
+    return hasattr(backbone, "num_prefix_tokens") and hasattr(backbone, "forward_intermediates")
+
+
+def patch_tokens(backbone: nn.Module, x: Tensor) -> Tensor:
+    """The last block's patch tokens after the final norm: views (N, 3, h, w) -> (N, h / patch, w / patch, D)."""
+    assert has_patches(backbone)
+    with _attention(backbone, x):
+        last = backbone.forward_intermediates(x, indices=1, norm=True, intermediates_only=True)  # type: ignore[operator]
+    return last[0].permute(0, 2, 3, 1)  # timm gives (N, D, h / patch, w / patch)
+
+
 def has_class_attention(backbone: nn.Module) -> bool:
     """Whether the last block is attention with a class token."""
     return (
