@@ -11,7 +11,7 @@ TAKES_FIELDS = False
 def declare(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("run_folder", metavar="RUN", help=ENCODER)
-    parser.add_argument("--format", required=True, metavar="FORMAT", help="onnx, timm or safetensors")
+    parser.add_argument("--format", required=True, metavar="FORMAT", help="onnx, timm, safetensors or huggingface")
     parser.add_argument(
         "--out", type=path, required=True, metavar="PATH", help="FILE.onnx, FILE.safetensors (timm) or a folder"
     )

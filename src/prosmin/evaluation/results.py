@@ -217,6 +217,13 @@ def unchanged(found: dict[str, Row], marks: dict[str, str]) -> dict[str, Row]:
     return kept
 
 
+def results_of(encoder: Encoder, folder: Path) -> dict[str, Row]:
+    """The results in a folder that were measured with these weights, by protocol."""
+    rows = {name: _read_json(folder / "results" / f"{name}.json") for name in PROTOCOLS}
+    own = encoder.card.get("hash")
+    return {name: row for name, row in rows.items() if own and (row.get("checkpoint") or {}).get("hash") == own}
+
+
 def write_result(folder: Path, row: Row, arrays: dict[str, np.ndarray]) -> None:
     """Write NAME.json and, if there are arrays, NAME.npz."""
     path = folder / "results" / f"{row['protocol']}.json"

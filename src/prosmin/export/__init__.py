@@ -1,4 +1,4 @@
-"""A trained encoder in formats that other programs read: an ONNX graph, a checkpoint of timm, a folder of prosmin.
+"""A trained encoder in formats that other programs read: ONNX, timm, the Hugging Face Hub, a folder of prosmin.
 
 The outputs of every exported file are compared with those of the encoder before the file gets its name. A new format
 is one file and one line in `FORMATS`.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prosmin.encoder import load
 from prosmin.errors import ProsminError, UsageError
-from prosmin.export import encoder_folder, onnx_graph, timm_checkpoint
+from prosmin.export import encoder_folder, hub_folder, onnx_graph, timm_checkpoint
 from prosmin.export.card import Form
 from prosmin.files import staged
 
@@ -20,6 +20,7 @@ FORMATS: dict[str, Form] = {
     "onnx": onnx_graph.FORM,
     "timm": timm_checkpoint.FORM,
     "safetensors": encoder_folder.FORM,
+    "huggingface": hub_folder.FORM,
 }
 NETWORKS = ("online", "target")
 
@@ -55,6 +56,8 @@ def export(
         encoder = encoder.of_target()
     with staged(out, folder=form.folder(out)) as part:
         lines = write(encoder, part / out.name if form.suffix else part)
+        if form.write_page is not None:
+            form.write_page(encoder, run, part)
     return [f"wrote {out}", *lines]
 
 

@@ -73,6 +73,7 @@ class Form:
 
     write: Callable[[Encoder, Path], list[str]]  # returns lines that say what was written
     write_half: Callable[[Encoder, Path], list[str]] | None = None  # the same with weights in float16
+    write_page: Callable[[Encoder, Path | str, Path], None] | None = None  # for readers, from the run and the folder
     suffix: str = ""
     entry: str  # an entry that only the cards of this format have
     names: tuple[str, ...] = ()  # files in the folder; or endings of further files

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from prosmin.config import ViewsConfig
 from prosmin.encoder import Encoder
 from prosmin.encoder.foreign import is_foreign
 from prosmin.errors import ProsminError, UsageError
@@ -22,17 +23,13 @@ TOLERANCE = 1e-5
 
 def write(encoder: Encoder, file: Path) -> list[str]:
     """Write the weights, load them with timm, and compare."""
-    name, options = _call(encoder)
-    backbone = encoder.method.get_submodule("online.backbone")
-    with writing(file) as part:
-        save_file({key: tensor.detach().contiguous().clone() for key, tensor in backbone.state_dict().items()}, part)
-    network = _loaded(name, options, file)
-    found = check_agreement(
-        encoder,
-        lambda views: {"features": _features(network, views)},
-        tolerance=TOLERANCE,
-        remedy="This version of timm builds another network of that name; use --format onnx.",
-    )
+    name, given = architecture(encoder)
+    options = {"num_classes": 0, **given, "pretrained_cfg_overlay": preprocessing(encoder.config.views)}
+    save_backbone(encoder, file)
+    # A copy, since timm adds entries to the overlay.
+    copied = options | {"pretrained_cfg_overlay": dict(options["pretrained_cfg_overlay"])}
+    network = create(name, {"checkpoint_path": str(file), **copied}, backbone=name)
+    found = check_features(encoder, network)
     written = ", ".join(f"{key}={value!r}" for key, value in options.items())
     card = {
         "format": 1,
@@ -49,9 +46,9 @@ def write(encoder: Encoder, file: Path) -> list[str]:
     return [f"{card['call']} gives the features, with a deviation of {found['features']:.0e}"]
 
 
-def _call(encoder: Encoder) -> tuple[str, dict[str, Any]]:
-    """timm's name of the backbone, and the other arguments of create_model."""
-    views, backbone = encoder.config.views, encoder.config.backbone
+def architecture(encoder: Encoder) -> tuple[str, dict[str, Any]]:
+    """timm's name of the backbone, and the arguments of the network; an error for a network that timm does not have."""
+    backbone = encoder.config.backbone
     if backbone.name in RESNETS:
         raise UsageError(
             f"timm does not have the backbone {backbone.name}, which is a network of prosmin. "
@@ -59,37 +56,51 @@ def _call(encoder: Encoder) -> tuple[str, dict[str, Any]]:
         )
     if is_foreign(encoder.card.get("encoder", "")):
         given = dict(encoder.card["backbone"])
-        name = given.pop("name")
-    else:
-        name, given = backbone.name, vit_options(backbone, views.global_size)
-    # For timm's transforms, instead of the preprocessing of timm's weights of that name.
-    preprocessing = {
+        return given.pop("name"), given
+    return backbone.name, vit_options(backbone, encoder.config.views.global_size)
+
+
+def preprocessing(views: ViewsConfig) -> dict[str, Any]:
+    """For timm's transforms, instead of the preprocessing of timm's weights of that name."""
+    return {
         "input_size": [3, views.global_size, views.global_size],
         "crop_pct": views.crop_share,
+        "crop_mode": "center",
         "interpolation": views.interpolation,
         "mean": list(views.mean),
         "std": list(views.std),
     }
-    return name, {"num_classes": 0, **given, "pretrained_cfg_overlay": preprocessing}
 
 
-def _loaded(name: str, options: dict[str, Any], file: Path) -> nn.Module:
-    """The network as a user of the file loads it."""
-    # A copy, since timm adds entries to the overlay.
-    given: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in options.items()}
+def save_backbone(encoder: Encoder, file: Path) -> None:
+    """The weights of the backbone under timm's names."""
+    state = encoder.method.get_submodule("online.backbone").state_dict()
+    with writing(file) as part:
+        tensors = {key: tensor.detach().contiguous().clone() for key, tensor in state.items()}
+        save_file(tensors, part, metadata={"format": "pt"})  # of PyTorch, which some loaders ask for
+
+
+def create(model: str, options: dict[str, Any], *, backbone: str) -> nn.Module:
+    """The network as a user of the export makes it; `backbone` names it in errors."""
     try:
-        return timm.create_model(name, checkpoint_path=str(file), **given).eval()
-    except (RuntimeError, TypeError, ValueError) as error:
+        return timm.create_model(model, **options).eval()
+    except (RuntimeError, TypeError, ValueError, KeyError, AssertionError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".: ")
         raise ProsminError(
-            f"timm cannot load the exported backbone {name}: {reason}. Nothing was written. "
+            f"timm cannot load the exported backbone {backbone}: {reason}. Nothing was written. "
             "Export it with --format onnx or --format safetensors."
         ) from error
 
 
-@torch.inference_mode()
-def _features(network: nn.Module, views: Tensor) -> Tensor:
-    return network(views)
+def check_features(encoder: Encoder, network: nn.Module) -> dict[str, float]:
+    """The largest deviation of the network's features; an error if it is above the tolerance."""
+
+    @torch.inference_mode()
+    def features(views: Tensor) -> dict[str, Tensor]:
+        return {"features": network(views)}
+
+    remedy = "This version of timm builds another network of that name; use --format onnx."
+    return check_agreement(encoder, features, tolerance=TOLERANCE, remedy=remedy)
 
 
 FORM = Form(write=write, suffix=".safetensors", entry="call")
