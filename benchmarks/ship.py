@@ -32,7 +32,7 @@ from prosmin.files import staged, write_text
 
 ENCODERS = Path(__file__).resolve().parent.parent / "src" / "prosmin" / "encoders"
 TRAIN, TEST = "cifar10-train.parquet", "cifar10-test.parquet"
-NEIGHBOURS = Path(__file__).resolve().parent / "results" / "neighbours-cpu.json"
+GEOMETRY = Path(__file__).resolve().parent / "results" / "geometry-cifar10-vit-cpu.json"
 TOLERANCE = 0.002
 """Of a share of right answers: 0.2 points."""
 
@@ -58,8 +58,8 @@ LIMITS = """\
   measured{strangers}. Give `encoder.fit_reference` your own images, and measure before you rely on it.
 - Do not use it for decisions about people. It was not made to recognise or judge people, and its training images were
   not examined for bias.
-- An uncertainty ranks images under this encoder; it is not the probability of an error. For images unlike CIFAR-10 the
-  ranking can be reversed, because what resembles CIFAR-10 gets the lowest uncertainty. An OOD image can go unnoticed:
+- An uncertainty ranks images under this encoder; it is not the probability of an error. The mean log scale can be
+  reversed for images unlike CIFAR-10, because what resembles CIFAR-10 gets the lowest. An OOD image can go unnoticed:
   the AUROC above hold for those sets only.
 - The numbers come from one training run with one seed. Another seed gives other numbers.
 - The weights are rounded to float16. On random images this changed {moved} of their size; `prosmin.load` computes in
@@ -181,7 +181,7 @@ def describe(name: str, encoder: Encoder, evidence: Finished, card: dict[str, An
         "## What was measured",
         "By `benchmarks/evidence.py` on the test images, with the weights in float32, before they were rounded. No "
         "value of the recipe was selected on test images. The best out-of-distribution score was selected on the "
-        "images it is reported on; `prosmin embed` and `ood_score` use the default.",
+        "images it is reported on; `prosmin embed` and `ood_score` use another, which is measured below.",
         _table(("measure", "value"), _measures(evidence)),
         "## Limits",
         LIMITS.format(side=views.global_size, moved=moved, strangers=_small_references(name)),
@@ -190,15 +190,16 @@ def describe(name: str, encoder: Encoder, evidence: Finished, card: dict[str, An
 
 
 def _small_references(name: str) -> str:
-    """What a small reference makes of other images, where it was measured with this encoder."""
-    told = json.loads(NEIGHBOURS.read_text())
+    """How well OOD images are detected with a reference of 500 images, where it was measured with this encoder."""
+    told = json.loads(GEOMETRY.read_text())
     if told["encoder"] != name:
         return ""
-    shares = {group: 100 * rows["500"]["2"] for group, rows in told["auroc"].items()}
+    mixed, flowers = (told["judged"][f"500 of {kind}"]["default"] for kind in ("CIFAR-10", "flowers"))
     return (
-        f", except as OOD images for a reference of 500 training images (AUROC, 50 % is chance): CIFAR-100 "
-        f"{shares['cifar100']:.0f} %, flowers {shares['flowers102']:.0f} %, and {shares['one class']:.0f} % for the "
-        f"other classes if the 500 are of one class (`benchmarks/results/{NEIGHBOURS.name}`)"
+        f", except as OOD images for a reference of 500 images (AUROC of `ood_score`, 50 % is chance). The 500 are of "
+        f"CIFAR-10: CIFAR-100 {mixed['cifar100']:.0f} %, flowers {mixed['flowers']:.0f} %, SVHN {mixed['svhn']:.0f} %. "
+        f"The 500 are flowers: CIFAR-10 {flowers['cifar10']:.0f} %, Imagenette {flowers['imagenette']:.0f} % "
+        f"(`benchmarks/results/{GEOMETRY.name}`)"
     )
 
 

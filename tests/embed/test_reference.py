@@ -1,7 +1,5 @@
 """The reference of `prosmin embed`: scores, the threshold, the rate of flags, and which images are the same."""
 
-from functools import partial
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,15 +12,21 @@ from prosmin.data.unreadable import CheckedSource
 from prosmin.embed import Request, embed, reference, run
 from prosmin.embed.reference import own_groups
 from prosmin.encoder import load, neighbours
+from prosmin.encoder.detectors import fit_knn_distance
+from prosmin.encoder.neighbourhood import AMONG_THEMSELVES, Neighbourhood
 from prosmin.encoder.neighbours import nearest
+from prosmin.encoder.space import Space, fit_space
 from prosmin.errors import ProsminError, UsageError
+
+PLAIN = Space(torch.zeros(2), torch.eye(2))
+"""The space in which features are compared as they are."""
 
 
 class TestThreshold:
     def test_the_threshold_is_the_right_one_of_the_scores(self):
-        distance = reference.KnnDistance(bank=torch.eye(2), k=1, groups=torch.arange(2))
+        images = Neighbourhood(features=torch.eye(2), space=PLAIN, groups=torch.arange(2))
         scores = torch.arange(1.0, 20.0)  # n = 19: each of 20 scores is the largest with a probability of 1 / 20
-        found = reference.Reference(distance=distance, scores=scores, numbers=torch.arange(2))
+        found = reference.Reference(images=images, scores=scores, numbers=torch.arange(2))
         for asked, threshold, reached in ((0.05, 19, 0.05), (0.06, 19, 0.05), (0.1, 18, 0.1), (0.5, 10, 0.5)):
             assert found.threshold(asked) == threshold
             assert found.reached(asked) == pytest.approx(reached)
@@ -37,15 +41,14 @@ class TestThreshold:
             reference.possible_rate(12, 0.05)
         assert reference.possible_rate(12, 0.07693) == 0.07693  # what the message suggests is allowed
 
-    def test_a_reference_image_is_compared_with_the_others(self, monkeypatch):
+    def test_a_reference_image_is_compared_with_the_others(self):
         """Four points on a circle, by hand: the nearest other one, and the nearest one of another group."""
         angle = torch.tensor([0.0, 0.1, 1.0, 1.3])
         points = torch.stack([angle.cos(), angle.sin()], dim=1)
         chord = {gap: 2 * torch.tensor(gap / 2).sin() for gap in (0.1, 0.3, 0.9, 1.0)}
-        monkeypatch.setattr(reference, "fit_knn_distance", partial(reference.fit_knn_distance, k=1))
-        alone = reference.fit(points, torch.arange(4), torch.arange(4))
+        alone = reference.fit(points, torch.arange(4), torch.arange(4), space=PLAIN)  # of 4 images 1 neighbour
         torch.testing.assert_close(alone.scores, torch.stack([chord[gap] for gap in (0.1, 0.1, 0.3, 0.3)]))
-        paired = reference.fit(points, torch.tensor([10, 11, 14, 15]), torch.tensor([0, 0, 1, 2]))
+        paired = reference.fit(points, torch.tensor([10, 11, 14, 15]), torch.tensor([0, 0, 1, 2]), space=PLAIN)
         torch.testing.assert_close(paired.scores, torch.stack([chord[gap] for gap in (0.3, 0.3, 0.9, 1.0)]))
         found = paired.measure(points[:2], torch.tensor([0, -1]))  # the second is in no group: it finds itself
         assert found.nearest.tolist() == [14, 11]
@@ -55,21 +58,23 @@ class TestThreshold:
     def test_new_images_are_flagged_at_the_requested_rate(self, count):
         """At most at the rate of the threshold on average over draws, and not far below it.
 
-        The mean of sixty draws has a standard error of 0.006 at 40 images and 0.003 at 500.
+        The mean of sixty draws has a standard error of 0.006 at 40 images and 0.003 at 500. A new image can choose its
+        10 neighbours from one image more than a reference image can, which lowers the rate by 0.02 at 40 images.
         """
         rates, wrong = [], []
+        space = fit_space(torch.randn(700, 8, generator=torch.Generator().manual_seed(60)))
         for seed in range(60):
             random = torch.Generator().manual_seed(seed)
             features, new = torch.randn(count, 8, generator=random), torch.randn(500, 8, generator=random)
-            fitted = reference.fit(features, torch.arange(count), torch.arange(count))
+            fitted = reference.fit(features, torch.arange(count), torch.arange(count), space=space)
             reached = fitted.reached(0.1)
             rates.append((fitted.measure(new).score > fitted.threshold(0.1)).double().mean())
             # Images that are their own neighbours give a threshold that is far too low.
-            everything = reference.fit_knn_distance(features, k=1)
+            everything = fit_knn_distance(features, k=1)
             careless = everything(features).sort().values
             wrong.append((everything(new) > careless[int(0.9 * count)]).double().mean())
         found, error = torch.stack(rates).mean(), torch.stack(rates).std() / 60**0.5
-        assert reached - 0.02 < found < reached + 2 * error
+        assert reached - 0.035 < found < reached + 2 * error
         assert torch.stack(wrong).mean() > 0.5
 
     def test_the_rate_in_the_file(self, encoder, specs, tmp_path):
@@ -114,19 +119,18 @@ class TestThreshold:
             assert f"at most {percent}" in printed.out
             assert "warning" not in printed.err
 
-    @pytest.mark.parametrize("k", [2, 40])  # the default, and a larger one
-    def test_an_image_is_not_its_own_neighbour(self, encoder, specs, tmp_path, capsys, monkeypatch, k):
-        if k != 2:
-            monkeypatch.setattr(reference, "fit_knn_distance", partial(reference.fit_knn_distance, k=k))
+    def test_an_image_is_not_its_own_neighbour(self, encoder, specs, tmp_path, capsys):
         request = Request(data=specs[0], out=tmp_path / "x.parquet", reference=specs[0], views=0, false_alarms=0.1)
         table = pq.read_table(embed(encoder, request))
         assert "They are images of the reference" in capsys.readouterr().out
-        features = load(encoder).features(coloured(400, seed=1))
-        similarities, rows = nearest(features, features, k, exclude_self=True)
+        assert about(request.out)["reference"]["k"] == AMONG_THEMSELVES
+        loaded = load(encoder)
+        features = loaded.background.space(loaded.features(coloured(400, seed=1)))
+        similarities, rows = nearest(features, features, AMONG_THEMSELVES, exclude_self=True)
         expected = (2 - 2 * similarities).clamp_min(0).sqrt()
         # A distance is the root of 2 - 2 cosine: near 0 it keeps half of the digits.
         torch.testing.assert_close(column(table, "reference_distance"), expected[:, 0], rtol=1e-4, atol=1e-3)
-        torch.testing.assert_close(column(table, "ood_score"), expected[:, -1], rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(column(table, "ood_score"), expected.mean(1), rtol=1e-4, atol=1e-3)
         assert table.column("nearest").to_pylist() == [table.column("key")[int(row)].as_py() for row in rows[:, 0]]
         # 40 of 401 ranks; roundings may move one image over the threshold, which is the score of one.
         assert sum(table.column("flag").to_pylist()) in (39, 40, 41)
@@ -162,14 +166,15 @@ class TestThreshold:
         request = Request(data=new, out=tmp_path / "x.parquet", reference=own, views=0)
         table = pq.read_table(embed(encoder, request))
         loaded = load(encoder)
-        features = loaded.features(coloured(400, seed=1))
-        judge = reference.fit_knn_distance(features)
+        judge = Neighbourhood(features=loaded.features(coloured(400, seed=1)), space=loaded.background.space)
         assert about(request.out)["reference"]["k"] == judge.k
+        assert about(request.out)["settings"]["score"] == reference.SCORE
         # A distance is the root of 2 - 2 cosine: near 0 it keeps half of the digits.
-        expected = judge(loaded.features(coloured(300, seed=2)))
-        torch.testing.assert_close(column(table, "ood_score"), expected, rtol=1e-4, atol=1e-3)
-        near = reference.KnnDistance(bank=judge.bank, k=1)(loaded.features(coloured(300, seed=2)))
-        torch.testing.assert_close(column(table, "reference_distance"), near, rtol=1e-4, atol=1e-3)
+        expected = judge.nearest(loaded.features(coloured(300, seed=2)))
+        torch.testing.assert_close(column(table, "ood_score"), expected.score, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(column(table, "reference_distance"), expected.distance, rtol=1e-4, atol=1e-3)
+        scores = loaded.fit_reference(coloured(400, seed=1)).ood_score(coloured(300, seed=2))
+        torch.testing.assert_close(column(table, "ood_score"), scores, rtol=1e-4, atol=1e-3)
 
     def test_images_that_are_their_own_reference_are_opened_once(self, encoder, specs, tmp_path, monkeypatch):
         opened = []
@@ -192,6 +197,18 @@ def test_a_file_is_the_same_however_its_path_is_written(tmp_path, monkeypatch):
     own, same = (CheckedSource(open_source(name)) for name in (spec, "parquet:own.parquet"))
     groups, found = own_groups(same, own, torch.arange(12))
     assert torch.equal(groups, found)
+
+
+def test_it_is_read_as_it_was_written(tmp_path):
+    features = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
+    groups = torch.arange(30) // 2
+    written = reference.fit(features, 7 + torch.arange(30), groups, space=fit_space(features), neighbours=4)
+    reference.write_reference(written, tmp_path / "reference.safetensors")
+    found = reference.read_reference(tmp_path / "reference.safetensors")
+    assert found.images.k == 4
+    for one, other in zip(found.measure(features, groups), written.measure(features, groups), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(found.scores, written.scores)
 
 
 def test_a_damaged_reference_is_named(tmp_path):

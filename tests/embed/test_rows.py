@@ -19,15 +19,14 @@ from prosmin.data.stream import Stream, picture_batches
 from prosmin.data.unreadable import CheckedSource
 from prosmin.embed import Request, embed, rows, stream
 from prosmin.encoder import load, untrained
+from prosmin.encoder.background import make_background, write_background
 from prosmin.encoder.neighbours import nearest
 from prosmin.errors import ProsminError
 from published_layouts import timm_weights
 from tiny_methods import tiny_method
 
 COLUMNS = ["key", "label", "label_name", "features", "mean_log_scale", "view_variance"]
-
-
-COLUMNS += ["nearest", "reference_distance", "ood_score", "flag"]
+COLUMNS += ["nearest", "reference_distance", "ood_score", "flag", "uncertainty"]
 
 
 class TestRows:
@@ -40,11 +39,13 @@ class TestRows:
         assert table.column("label").to_pylist() == [i % 3 for i in range(300)]
         pictures = coloured(300, seed=2)
         torch.testing.assert_close(column(table, "features"), loaded.features(pictures))  # batches of another size
-        torch.testing.assert_close(column(table, "mean_log_scale"), loaded.uncertainty(pictures))
+        torch.testing.assert_close(column(table, "mean_log_scale"), loaded.forecast_uncertainty(pictures))
+        expected = loaded.fit_reference(coloured(400, seed=1)).uncertainty(pictures)
+        torch.testing.assert_close(column(table, "uncertainty"), expected, rtol=1e-3, atol=1e-3)
         means = torch.stack([view.mean for view in loaded.views(pictures, count=4)])
         torch.testing.assert_close(column(table, "view_variance"), means.var(0).mean(1), rtol=1e-3, atol=1e-12)
         metadata = about(out)
-        assert metadata["reference"] == {"bank": 400, "scores": 400, "k": 2}
+        assert metadata["reference"] == {"bank": 400, "scores": 400, "k": 10}
         assert metadata["false_alarms"] == pytest.approx(20 / 401)
         expected = column(table, "ood_score") > metadata["threshold"]
         assert table.column("flag").to_pylist() == expected.tolist()
@@ -58,15 +59,15 @@ class TestRows:
         for batch in (7, 64):
             request = Request(data=specs[1], out=tmp_path / f"{batch}.parquet", reference=specs[0], batch=batch)
             tables.append(pq.read_table(embed(encoder, request)))
-        for name in ("mean_log_scale", "view_variance", "ood_score"):
+        for name in ("mean_log_scale", "view_variance", "ood_score", "uncertainty"):
             one, other = (column(table, name) for table in tables)
-            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 if name == "uncertainty" else 1e-6)
 
     def test_columns_without_values_are_empty(self, specs, tmp_path, capsys):
         name = f"timm:test_vit@{timm_weights(tmp_path)}"
         data = write_parquet(tmp_path / "few.parquet", 6, seed=2, labels=False)
         table = pq.read_table(embed(name, Request(data=data, out=tmp_path / "x.parquet", views=0)))
-        empty = {"label", "label_name", "mean_log_scale", "view_variance"}
+        empty = {"label", "label_name", "uncertainty", "mean_log_scale", "view_variance"}
         empty |= {"nearest", "reference_distance", "ood_score", "flag"}
         assert {field for field in COLUMNS if table.column(field).null_count == 6} == empty
         assert table.schema.types == pq.read_schema(tmp_path / "x.parquet").types
@@ -77,6 +78,16 @@ class TestRows:
         assert table.column("mean_log_scale").null_count == 6  # a scale of 0 has no logarithm
         assert table.column("view_variance").null_count == 0
 
+    def test_without_a_reference_uncertainty_is_measured_against_the_training_images(self, encoder, specs, tmp_path):
+        carrying = load(encoder)
+        sample = carrying.features(coloured(40, seed=3))
+        folder = carrying.save(tmp_path / "encoder")
+        write_background(folder, make_background(carrying.features, sample), encoder=carrying.card["hash"])
+        table = pq.read_table(embed(folder, Request(data=specs[1], out=tmp_path / "x.parquet", reference="none")))
+        expected = load(folder).uncertainty(coloured(300, seed=2))
+        torch.testing.assert_close(column(table, "uncertainty"), expected, rtol=1e-3, atol=1e-3)
+        assert table.column("ood_score").null_count == 300
+
     def test_unreadable_images_are_named_and_left_out(self, encoder, tmp_path, small_parts, capsys):
         data = write_folder(tmp_path / "images", 130, broken=(5, 100))
         request = Request(data=data, out=tmp_path / "x.parquet", reference="none", max_bad=0.02)
@@ -85,13 +96,14 @@ class TestRows:
         assert table.column("key").to_pylist() == [f"{i:03d}.png" for i in rest]
         pictures = coloured(130).subset(torch.tensor(rest))
         torch.testing.assert_close(column(table, "features"), load(encoder).features(pictures))
-        torch.testing.assert_close(column(table, "mean_log_scale"), load(encoder).uncertainty(pictures))
+        torch.testing.assert_close(column(table, "mean_log_scale"), load(encoder).forecast_uncertainty(pictures))
         lines = about(request.out)["unreadable"]
         assert [line.partition(": ")[0] for line in lines] == ["005.png", "100.png"]
         printed = capsys.readouterr().err
         assert all(line in printed for line in lines)
         scored = Request(data=data, out=tmp_path / "z.parquet", views=0, reference=data, max_bad=0.02)
-        _, found = nearest(*[load(encoder).features(pictures)] * 2, 1, exclude_self=True)
+        space = load(encoder).background.space
+        _, found = nearest(*[space(load(encoder).features(pictures))] * 2, 1, exclude_self=True)
         names = pq.read_table(embed(encoder, scored)).column("nearest").to_pylist()
         assert names == [f"{rest[int(row)]:03d}.png" for row in found[:, 0]]  # those after a broken one, too
         for out in (tmp_path / "y.parquet", request.out):  # a new file, and one that was written with a larger share

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from prosmin.encoder import load, untrained
 from prosmin.encoder.encoder import _suitable_batch
+from prosmin.encoder.neighbourhood import Neighbourhood
 from prosmin.encoder.neighbours import nearest
 from prosmin.errors import ProsminError
 from published_layouts import timm_weights
@@ -43,18 +44,37 @@ class TestReference:
     def test_an_image_of_the_reference_is_not_its_own_neighbour(self, tmp_path, images, belonging):
         """In whatever form it comes, also after loading; a duplicate in the reference is another image."""
         encoder = untrained(tiny_method("prosmin")).fit_reference(belonging)
-        features = encoder.features(belonging)
-        similarities, _ = nearest(features, features, 2, exclude_self=True)
-        expected = (2 - 2 * similarities[:, -1]).sqrt()
+        features, new = (encoder.background.space(encoder.features(some)) for some in (belonging, images))
+        similarities, _ = nearest(features, features, 4, exclude_self=True)  # of 12 images a third
+        expected = (2 - 2 * similarities).sqrt().mean(1)
+        # a distance is the root of 2 - 2 cosine, which keeps half of the digits near 0
         torch.testing.assert_close(encoder.ood_score(belonging), expected, rtol=1e-3, atol=1e-4)
         Image.fromarray(belonging[3].permute(1, 2, 0).numpy()).save(tmp_path / "x.png")
         for place in (encoder, load(encoder.save(tmp_path / "saved"), device="cpu")):
             torch.testing.assert_close(place.ood_score(tmp_path / "x.png")[0], expected[3], rtol=1e-3, atol=1e-4)
-        twice = encoder.fit_reference(belonging.repeat(3, 1, 1, 1)).ood_score(belonging)
-        torch.testing.assert_close(twice, torch.zeros(12), rtol=0, atol=1e-3)  # two duplicates remain, and k is 2
-        similarities, _ = nearest(features, encoder.features(images), 2)
-        new = encoder.fit_reference(belonging).ood_score(images)
-        torch.testing.assert_close(new, (2 - 2 * similarities[:, -1]).sqrt(), rtol=1e-3, atol=1e-4)
+        similarities, _ = nearest(features, new, 4)
+        torch.testing.assert_close(
+            encoder.ood_score(images), (2 - 2 * similarities).sqrt().mean(1), rtol=1e-3, atol=1e-4
+        )
+        copies = encoder.fit_reference(belonging.repeat(11, 1, 1, 1)).ood_score(belonging)
+        torch.testing.assert_close(copies, torch.zeros(12), rtol=0, atol=2e-3)  # ten copies remain, and k is 10
+
+    def test_uncertainty_is_that_of_the_reference(self, images, belonging):
+        """An image of the reference is not its own neighbour; without a reference, the forecast's uncertainty."""
+        encoder = untrained(tiny_method("prosmin"))
+        assert torch.equal(encoder.uncertainty(images), encoder.forecast_uncertainty(images))
+        before = encoder.scores
+        encoder.fit_reference(belonging)
+        known = Neighbourhood(
+            features=encoder.features(belonging), space=encoder.background.space, groups=torch.arange(12)
+        )
+        for given, groups in ((images, None), (belonging, torch.arange(12))):
+            expected = known.uncertainty(encoder.features(given), groups)
+            torch.testing.assert_close(encoder.uncertainty(given), expected, rtol=1e-3, atol=1e-3)
+        assert before.keys() == {"uncertainty"}
+        assert encoder.scores.keys() == {"uncertainty", "ood_score"}
+        assert encoder.scores["uncertainty"] != before["uncertainty"]
+        assert "4 nearest reference" in encoder.scores["ood_score"]
 
     def test_a_few_images_may_be_unreadable(self, folder):
         (folder / "3.png").write_text("no image")

@@ -22,7 +22,7 @@ class TestFolder:
         others = coloured(30, seed=1, side=40).images
         expected = encoder.fit_reference(others).ood_score(images)
         folder = encoder.save(tmp_path / "new" / "saved")
-        names = {"encoder.json", "encoder.safetensors", "reference.safetensors"}
+        names = {"background.safetensors", "encoder.json", "encoder.safetensors", "reference.safetensors"}
         assert {path.name for path in folder.iterdir()} == names
         for place in (folder, str(folder), folder / "encoder.safetensors"):
             again = load(place).to("cpu")

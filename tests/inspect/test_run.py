@@ -13,10 +13,11 @@ from PIL import Image
 from inspecting import about, encoded, listed, numbered, picture, rows, write_images
 from prosmin.encoder import load
 from prosmin.encoder.neighbours import nearest
+from prosmin.encoder.space import Space, fit_space
 from prosmin.inspect import inspect
 from prosmin.inspect import map as maps
 from prosmin.inspect.findings import Issue
-from prosmin.inspect.issues import uncertain_issues, write_issues
+from prosmin.inspect.issues import write_issues
 from prosmin.inspect.outliers import find_outliers
 
 
@@ -56,10 +57,10 @@ class TestFiles:
         original = np.asarray(picture(int(findings.keys[3][2:5]))).astype(float)
         assert np.abs(shown - original).mean() < 10  # as after JPEG
 
-    def test_neighbours_are_row_numbers_nearest_first(self, finished):
+    def test_neighbours_are_row_numbers_nearest_first(self, finished, encoder):
         findings, out = finished
         table = pq.read_table(out / "images.parquet")
-        features = torch.tensor(table.column("features").to_pylist())
+        features = load(encoder).background.space(torch.tensor(table.column("features").to_pylist()))
         _, expected = nearest(features, features, 24, exclude_self=True)
         ids = torch.tensor([row["ids"] for row in table.column("neighbors").to_pylist()])
         # Where two are equally near their order may differ.
@@ -113,11 +114,9 @@ class TestIssues:
 
     def test_the_most_uncertain(self, finished):
         findings, out = finished
-        scales = findings.columns["mean_log_scale"]
-        assert set(kinds(out, "uncertain")) == {findings.keys[i] for i in scales.argsort()[-2:]}
-
-    def test_no_scale_means_none_uncertain(self):
-        assert uncertain_issues(np.full(100, np.nan), [str(i) for i in range(100)]) == []
+        uncertainty = findings.columns["uncertainty"]
+        assert set(kinds(out, "uncertain")) == {findings.keys[i] for i in uncertainty.argsort()[-2:]}
+        assert [row["uncertainty"] for row in rows(out).values()] == pytest.approx(uncertainty.tolist())
 
     def test_representative_images_are_ranked(self, finished):
         findings, out = finished
@@ -169,6 +168,10 @@ class TestReference:
         assert all(row["nearest"].startswith("r") for row in rows(tmp_path / "out").values())
 
 
+PLAIN = Space(torch.zeros(3), torch.eye(3))
+"""Distances as they are."""
+
+
 class TestOutliers:
     def line(self, count):
         """Features along an arc, which are all alike, and one at a right angle to them."""
@@ -179,17 +182,17 @@ class TestOutliers:
         outlier = torch.tensor([[0.0, 0.0, 1.0]]).expand(10, -1)
         features = torch.cat([self.line(190), outlier])
         pixels = np.array([*range(190), *[1000] * 10])
-        found = find_outliers(features, pixels, reference=None, rate=0.05)
+        found = find_outliers(features, pixels, space=PLAIN, reference=None, rate=0.05)
         assert found.flag[:190].sum() == 0
         assert (found.score[190:] > found.threshold).sum() in (0, 10)  # all ten have the same score
         assert (found.score[190:] > found.score[:190].max()).all()
 
     def test_too_few_different_images(self):
-        assert find_outliers(self.line(30), np.arange(30) % 9, reference=None, rate=None) is None
+        assert find_outliers(self.line(30), np.arange(30) % 9, space=PLAIN, reference=None, rate=None) is None
 
     def test_the_share_that_is_flagged(self):
         features = torch.randn(200, 8, generator=torch.Generator().manual_seed(0))
-        found = find_outliers(features, np.arange(200), reference=None, rate=0.1)
+        found = find_outliers(features, np.arange(200), space=fit_space(features), reference=None, rate=0.1)
         assert found.flag.sum() == 20
         assert (found.flag == (found.score > found.threshold)).all()
 

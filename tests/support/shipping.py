@@ -12,6 +12,7 @@ from coloured import coloured
 from embedding import encoded
 from prosmin import config as configs
 from prosmin.encoder import load, save_encoder
+from prosmin.encoder.background import make_background, write_background
 from prosmin.methods import build_method
 from tiny_methods import tiny_method
 
@@ -21,7 +22,7 @@ sys.path.append(str(ROOT / "benchmarks"))  # scripts, not a package
 import ship  # noqa: E402
 
 NAME = "tiny-vit"
-FILES = ["CARD.md", "card.json", "encoder.json", "encoder.safetensors"]
+FILES = ["CARD.md", "background.safetensors", "card.json", "encoder.json", "encoder.safetensors"]
 
 
 def make_run(folder: Path, *, steps: int = 8, **changes: str) -> Path:
@@ -35,6 +36,9 @@ def make_run(folder: Path, *, steps: int = 8, **changes: str) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(configs.to_yaml(config))
     save_encoder(method, config, folder, step=steps, steps=8, trained=steps)
+    encoder = load(folder, device="cpu")
+    sample = encoder.features(coloured(20, seed=4, side=16).images)
+    write_background(folder, make_background(encoder.features, sample), encoder=encoder.card["hash"])
     return folder
 
 

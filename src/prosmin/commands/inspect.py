@@ -66,10 +66,14 @@ def _summary(findings: "Findings", page: Path) -> Iterator[str]:
         yield f"note: {note}"
     counts = Counter(issue.kind for issue in findings.issues)
     groups = {kind: len({one.group for one in findings.issues if one.kind == kind} - {None}) for kind in counts}
-    yield f"{len(findings):,} images, {counts['unreadable']:,} unreadable files"
+    yield f"{_counted(len(findings), 'image')}, {_counted(counts['unreadable'], 'unreadable file')}"
     for kind, (title, _, _) in KINDS.items():
         if count := counts[kind]:
-            yield f"  {title:18} {count:6,}" + (f"  in {groups[kind]:,} groups" if groups[kind] else "")
+            yield f"  {title:18} {count:6,}" + (f"  in {_counted(groups[kind], 'group')}" if groups[kind] else "")
     if not counts:
         yield "  no issues"
     yield f"open {page}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

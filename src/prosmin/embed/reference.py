@@ -16,8 +16,8 @@ from prosmin.data.sources import group_names, place_of
 from prosmin.data.sources.folder import FolderSource
 from prosmin.data.unreadable import CheckedSource
 from prosmin.encoder import LEAST_REFERENCE
-from prosmin.encoder.detectors import KnnDistance, chord, fit_knn_distance
-from prosmin.encoder.neighbours import search
+from prosmin.encoder.neighbourhood import NEIGHBOURS, Neighbourhood
+from prosmin.encoder.space import Space
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import writing
 from prosmin.randomness import generator
@@ -56,26 +56,31 @@ def _names(source: CheckedSource, numbers: list[int] | range) -> list[str]:
     return [f"{place} {i}" for i in numbers]
 
 
+SCORE = "mean distance to the nearest 10 reference images (50 within one set, at most a third), half-whitened"
+"""What `ood_score` is: part of the settings, since scores of another kind cannot be compared."""
+
+
 class Distances(NamedTuple):
-    """Of N images: the number of the nearest reference image, its distance, and the score (see `Reference`)."""
+    """Of N images: the number of the nearest reference image, its distance, the score, and the uncertainty."""
 
     nearest: Tensor
     near: Tensor
     score: Tensor
+    uncertainty: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """Reference images. The score of an image is its distance to the k-th nearest of them, never to itself."""
+    """Reference images. The score of an image is its mean distance to the nearest of them, never to itself."""
 
-    distance: KnnDistance  # features, k, and the group of each image
+    images: Neighbourhood  # with the group of each image
     numbers: Tensor  # (M,): the images' numbers in their source
     scores: Tensor  # (n,): scores of some of the reference images, rising
 
     def measure(self, features: Tensor, groups: Tensor | None = None) -> Distances:
         """(N, D) -> (N,) each. `groups` (N,) are the groups of the images, if some may be reference images."""
-        nearest, near, score = _measure(self.distance, features, groups)
-        return Distances(self.numbers[nearest], near, score)
+        row, near, score = self.images.nearest(features, groups)
+        return Distances(self.numbers[row], near, score, self.images.uncertainty(features, groups))
 
     def threshold(self, false_alarms: float) -> float:
         """A new image of the same kind scores above it with a probability of at most `false_alarms`.
@@ -91,18 +96,8 @@ class Reference:
         return 1 - _rank(count, false_alarms) / (count + 1)
 
     def to(self, device: torch.device) -> "Reference":
-        """The same with its bank on the device."""
-        assert self.distance.groups is not None
-        bank, groups = self.distance.bank.to(device), self.distance.groups.to(device)
-        return replace(self, distance=replace(self.distance, bank=bank, groups=groups), numbers=self.numbers.to(device))
-
-
-def _measure(distance: KnnDistance, features: Tensor, groups: Tensor | None) -> Distances:
-    similarities, indices = search(
-        distance.bank, features, distance.k, groups=distance.groups, query_groups=groups
-    )  # nothing waits for a GPU, which computes while the next batch is prepared
-    distances = chord(similarities)  # (N, k)
-    return Distances(indices[:, 0], distances[:, 0], distances[:, -1])
+        """The same with its images on the device."""
+        return replace(self, images=self.images.to(device), numbers=self.numbers.to(device))
 
 
 def _rank(count: int, false_alarms: float) -> int:
@@ -146,28 +141,37 @@ def images_needed(false_alarms: float) -> int:
     return math.ceil(1 / false_alarms - 1 - 1e-9)
 
 
-def fit(features: Tensor, numbers: Tensor, groups: Tensor) -> Reference:
+def fit(features: Tensor, numbers: Tensor, groups: Tensor, *, space: Space, neighbours: int = NEIGHBOURS) -> Reference:
     """The reference of features (M, D), with the number and the group of each image (M,)."""
-    distance = replace(fit_knn_distance(features), groups=groups)
+    images = Neighbourhood(
+        features=features, space=space.to(features.device), groups=groups, neighbours=neighbours
+    )  # fmt: skip
     some = torch.randperm(len(features), generator=generator(0, 0, "threshold"))[:SCORED].to(features.device)
-    scores = _measure(distance, features[some], groups[some]).score.cpu().sort().values
-    return Reference(distance=distance, numbers=numbers, scores=scores)
+    return Reference(images=images, numbers=numbers, scores=images(features[some], groups[some]).cpu().sort().values)
 
 
 def write_reference(reference: Reference, path: Path) -> None:
     """Save it for the other processes, and for a command that continues."""
-    distance = reference.distance
-    assert distance.groups is not None
+    images = reference.images
+    assert images.groups is not None
+    rows = {"features": images.features, "numbers": reference.numbers, "groups": images.groups}
+    rows |= {
+        "scores": reference.scores,
+        "neighbours": torch.tensor(images.neighbours),
+        "mean": images.space.mean,
+        "matrix": images.space.matrix,
+    }
     with writing(path) as part:
-        rows = {"bank": distance.bank.cpu(), "numbers": reference.numbers.cpu(), "groups": distance.groups.cpu()}
-        save_file(rows | {"scores": reference.scores, "k": torch.tensor(distance.k)}, part)
+        save_file({name: tensor.cpu().contiguous() for name, tensor in rows.items()}, part)
 
 
 def read_reference(path: Path) -> Reference:
     """What `write_reference` wrote."""
     tensors = load_tensors(path)
-    distance = KnnDistance(bank=tensors["bank"], k=int(tensors["k"]), groups=tensors["groups"])
-    return Reference(distance=distance, numbers=tensors["numbers"], scores=tensors["scores"])
+    space = Space(tensors["mean"], tensors["matrix"])
+    count = int(tensors["neighbours"])
+    images = Neighbourhood(features=tensors["features"], space=space, groups=tensors["groups"], neighbours=count)
+    return Reference(images=images, numbers=tensors["numbers"], scores=tensors["scores"])
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

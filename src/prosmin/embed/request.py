@@ -8,7 +8,7 @@ from typing import Any
 from prosmin.data.sources import Source, files_marks
 from prosmin.data.unreadable import CheckedSource
 from prosmin.embed.parts import PART, refuse_other
-from prosmin.embed.reference import FALSE_ALARMS
+from prosmin.embed.reference import FALSE_ALARMS, SCORE
 from prosmin.embed.rows import COLUMNS, read_about
 from prosmin.encoder import PRECISIONS, Encoder
 from prosmin.errors import ProsminError, UsageError
@@ -63,6 +63,7 @@ def settings_of(
         "reference": None if belonging is None else belonging.spec,
         "reference_names": None if belonging is None else _digest(belonging),
         "false_alarms": None if belonging is None else request.false_alarms or FALSE_ALARMS,
+        "score": None if belonging is None else SCORE,
         "threshold_from": None if belonging is None else "each reference image against the others",
         "views": request.views,
         "precision": request.precision,

@@ -53,8 +53,13 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "view_variance": (pa.float32(), "uncertainty between views: variance of the forecast's mean over random views"),
     "nearest": (pa.string(), "path or name of the nearest reference image, other than the image itself"),
     "reference_distance": (pa.float32(), "distance to the nearest reference image, 0 to 2"),
-    "ood_score": (pa.float32(), "distance to the k-th nearest reference image, 0 to 2"),
+    "ood_score": (pa.float32(), "mean distance to the nearest reference images, 0 to 2"),
     "flag": (pa.bool_(), "whether ood_score is above the threshold"),
+    "uncertainty": (
+        pa.float32(),
+        "how far the nearest reference images are, or how different from each other, whichever is more unusual; 0 is "
+        "average. Without a reference: training images that the encoder carries; empty if it has none",
+    ),
 }
 """Name -> type and meaning; `features` becomes a list of fixed size."""
 
@@ -68,7 +73,7 @@ def schema(dim: int, about: dict[str, Any]) -> pa.Schema:
 def compression(found: pa.Schema) -> dict[str, str]:
     """The codec of each column: lists and images are stored as they are.
 
-    zstd saves 7 % of the features and makes reading them, which is most of a search, 4 times as slow.
+    zstd would save 8 % of the bytes, and a search would take nearly twice as long: benchmarks/results/search-cpu.json.
     """
     return {field.name: "zstd" for field in found if not pa.types.is_nested(field.type)}
 
@@ -78,6 +83,7 @@ class Made(NamedTuple):
 
     summary: Summary
     distances: Distances | None
+    uncertainty: Tensor | None
 
 
 def table(numbers: Tensor, made: list[Made], source: CheckedSource, scoring: Scoring | None, *, mark: str) -> pa.Table:
@@ -94,6 +100,7 @@ def table(numbers: Tensor, made: list[Made], source: CheckedSource, scoring: Sco
         raise ProsminError("The features contain values that are not finite; is the checkpoint sound?")
     kept, dim = numbers.numpy()[good], features.shape[1]
     numeric = {
+        "uncertainty": _joined([part.uncertainty for part in made]),
         "mean_log_scale": _joined([part.summary.log_scale for part in made]),
         "view_variance": _joined([part.summary.view_variance for part in made]),
         "reference_distance": _joined([part.near for part in distances]),

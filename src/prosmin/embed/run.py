@@ -26,6 +26,7 @@ from prosmin.embed.request import NO_REFERENCE, Request, is_finished, refuse_cha
 from prosmin.embed.rows import Joined, Made, Scoring, join, mark_of, read_about, unreadable_of, write_table
 from prosmin.embed.stream import BATCH, fill, recorded
 from prosmin.encoder import Encoder, load
+from prosmin.encoder.neighbourhood import AMONG_THEMSELVES, NEIGHBOURS
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import writing
 from prosmin.local_processes import Helpers
@@ -178,7 +179,12 @@ def _fit_reference(job: Job, belonging: CheckedSource) -> Scoring:
             there = torch.isin(numbers, torch.cat([part["numbers"] for part in found]))
             references.check_size(len(features), belonging.spec)
             rows = (features, numbers[there], groups[there])
-            references.write_reference(references.fit(*(row.to(encoder.device) for row in rows)), file)
+            placed = (row.to(encoder.device) for row in rows)
+            itself = belonging.spec == job.source.spec
+            fitted = references.fit(
+                *placed, space=encoder.background.space, neighbours=AMONG_THEMSELVES if itself else NEIGHBOURS
+            )  # fmt: skip
+            references.write_reference(fitted, file)
     process.wait_until(file.exists, what=str(file))
     reference = references.read_reference(file).to(encoder.device)
     rate = references.possible_rate(len(reference.scores), request.false_alarms)
@@ -211,9 +217,14 @@ def _write_rows(job: Job, scoring: Scoring | None, parts: Parts) -> None:
     _remove_changed(job, parts, mark)
     summarise = recorded(partial(job.encoder.summarise, views=job.request.views), job.encoder, size=job.batch)
 
+    known = job.encoder.known  # if there is no reference
+
     def make(batch: Batch) -> Made:
         summary = summarise(batch)
-        return Made(summary, None if scoring is None else scoring.measure(summary.features, batch.index))
+        if scoring is not None:
+            distances = scoring.measure(summary.features, batch.index)
+            return Made(summary, distances, distances.uncertainty)
+        return Made(summary, None, None if known is None else known.uncertainty(summary.features))
 
     def write(path: Path, numbers: Tensor, made: list[Made]) -> None:
         write_table(path, columns.table(numbers, made, job.source, scoring, mark=mark(numbers)))
@@ -256,10 +267,10 @@ def _about(run: str, settings: dict[str, Any], scoring: Scoring | None, command:
     """The metadata of the file, without the unreadable images."""
     about: dict[str, Any] = {"prosmin": __version__, "run": run, "command": command, "settings": settings}
     if scoring is not None:
-        bank, scores = scoring.reference.distance, scoring.reference.scores
+        images, scores = scoring.reference.images, scoring.reference.scores
         about["threshold"] = scoring.threshold
         about["false_alarms"] = scoring.reference.reached(scoring.rate)
-        about["reference"] = {"bank": len(bank.bank), "k": bank.k, "scores": len(scores)}
+        about["reference"] = {"bank": len(images.features), "k": images.k, "scores": len(scores)}
     return about | {"columns": {name: meaning for name, (_, meaning) in columns.COLUMNS.items()}}
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from prosmin import randomness
 from prosmin.encoder.neighbours import nearest
+from prosmin.encoder.space import check_features
 from prosmin.errors import ProsminError
 from prosmin.scoring.distances import power_distance
 from prosmin.scoring.gaussian import within_scores
@@ -83,6 +84,11 @@ class KnnDistance:
         similarities, _ = nearest(self.bank, features, self.k, groups=self.groups, query_groups=own)
         return chord(similarities[:, -1])
 
+    def to(self, device: torch.device | str) -> "KnnDistance":
+        """The same on the device."""
+        groups = None if self.groups is None else self.groups.to(device)
+        return replace(self, bank=self.bank.to(device), groups=groups)
+
 
 def chord(cosine: Tensor) -> Tensor:
     """The distance between two points of the unit sphere, from the cosine of their angle."""
@@ -152,7 +158,7 @@ def fit_knn_distance(train: Tensor, *, k: int | None = None) -> KnnDistance:
 
     A thousandth is their share for CIFAR, the 50th of 50,000. From 2 on, one near-duplicate cannot hide an OOD image.
     """
-    _check(train)
+    check_features(train, least=2)
     if k is not None and not 1 <= k <= len(train):
         raise ProsminError(f"k is {k}; allowed: 1 to {len(train)}, the images of the reference.")
     k = max(2, min(50, round(len(train) / 1000))) if k is None else k
@@ -161,13 +167,13 @@ def fit_knn_distance(train: Tensor, *, k: int | None = None) -> KnnDistance:
 
 def fit_similarity_norm(train: Tensor) -> SimilarityNorm:
     """CSI's score of a contrastive network (Tack et al., 2020), on features and without its augmented views."""
-    _check(train)
+    check_features(train, least=2)
     return SimilarityNorm(bank=F.normalize(train.float(), dim=1))
 
 
 def fit_mahalanobis(train: Tensor) -> Mahalanobis:
     """SSD with one cluster (Sehwag et al., 2021)."""
-    _check(train)
+    check_features(train, least=2)
     normal = _normalise(train)
     mean = normal.mean(0)
     return Mahalanobis(mean=mean, whitening=_whitening(normal - mean))
@@ -194,7 +200,7 @@ def fit_residual(train: Tensor, *, dim: int | None = None) -> Residual:
 
     Features are not normalised, as in ViM. The origin is the training mean, since ViM's needs a classifier.
     """
-    _check(train)
+    check_features(train, least=2)
     dim = train.shape[1] // 2 if dim is None else dim
     if not 0 <= dim < train.shape[1]:
         raise ProsminError(f"The principal subspace has {dim} axes; allowed: 0 to {train.shape[1] - 1}.")
@@ -269,12 +275,3 @@ def _whitening(centred: Tensor) -> Tensor:
     variance, axes = torch.linalg.eigh(_covariance(centred))
     variance = variance.clamp_min(0)
     return axes / (variance + _RIDGE * variance.mean()).sqrt()
-
-
-def _check(train: Tensor) -> None:
-    if train.ndim != 2 or len(train) < 2:
-        raise ProsminError(
-            f"The training features have shape {tuple(train.shape)}; allowed: (M, D) with 2 images or more."
-        )
-    if not bool(torch.isfinite(train).all()):
-        raise ProsminError("The training features contain values that are not finite; is the checkpoint sound?")

@@ -20,9 +20,11 @@ from prosmin.data.inputs import Images, open_images
 from prosmin.data.sources import Source
 from prosmin.data.stream import Batch, picture_batches
 from prosmin.data.views import evaluation_view, make_views
-from prosmin.encoder.detectors import KnnDistance, fit_knn_distance
+from prosmin.encoder.background import Background, make_background, write_background
+from prosmin.encoder.detectors import KnnDistance
 from prosmin.encoder.file import write_encoder, write_reference
 from prosmin.encoder.foreign import Bare
+from prosmin.encoder.neighbourhood import Neighbourhood
 from prosmin.encoder.neighbours import pixel_hash, without_repeats
 from prosmin.encoder.stored import Match, open_stored
 from prosmin.errors import ProsminError
@@ -61,16 +63,22 @@ class Encoder:
         *,
         card: dict[str, Any] | None = None,
         fresh: Callable[[], nn.Module] | None = None,
-        reference: KnnDistance | None = None,
+        background: Background | None = None,
+        reference: Neighbourhood | KnnDistance | None = None,
         other_reference: Path | None = None,
     ) -> None:
-        """`fresh` builds the networks with random weights; `other_reference` is a reference file of other weights."""
+        """`fresh` builds the networks with random weights; `other_reference` is a reference file of other weights.
+
+        `background` is what was stored with the encoder; a reference of an early version is a KnnDistance.
+        """
         self.method = method.eval().requires_grad_(False)
         self.config = config
         self.card = card or {}
         self._batch_size: int | None = None
         self.precision = "32-true"
         self._fresh = fresh or partial(build_method, config)  # not a closure, so that an encoder can be pickled
+        self._background = background
+        self._training: Neighbourhood | None = None  # the background's sample
         self._reference = reference
         self._other_reference = other_reference
 
@@ -162,9 +170,54 @@ class Encoder:
         ]
         return [_joined([row[number] for row in rows]) for number in range(count)]
 
+    @property
+    def background(self) -> Background:
+        """What images in general look like to this encoder; computed from the package's photographs if not stored."""
+        if self._background is None:
+            self._background = make_background(self.features, None)
+        return self._background
+
+    @property
+    def scores(self) -> dict[str, str]:
+        """What `uncertainty` and `ood_score` of this encoder are."""
+        found = {"uncertainty": "mean log scale of the forecast, or variance between views where it has no scale"}
+        if (known := self.known) is not None:
+            whose = "training" if self._reference is None else "reference"
+            found["uncertainty"] = f"distance to and dispersion of the {max(2, known.k)} nearest {whose} images"
+        if isinstance(self._reference, Neighbourhood):
+            found["ood_score"] = f"mean distance to the {self._reference.k} nearest reference images, half-whitened"
+        elif self._reference is not None:
+            found["ood_score"] = f"distance to the nearest reference image number {self._reference.k}, not whitened"
+        return found
+
+    @property
+    def known(self) -> Neighbourhood | None:
+        """The images that an image is compared with for its uncertainty, on the device; None if there are none."""
+        if isinstance(self._reference, Neighbourhood):
+            self._reference = self._reference.to(self.device)  # kept, with the statistics that it computes once
+            return self._reference
+        background = self._background
+        if background is None or background.sample is None or len(background.sample) < LEAST_REFERENCE:
+            return None
+        own = self._training or Neighbourhood(features=background.sample, space=background.space)
+        self._training = own.to(self.device)
+        return self._training
+
     @torch.no_grad()
     def uncertainty(self, images: Images) -> Tensor:
-        """One number per image, larger is less certain: mean log scale; without a scale, the variance over views."""
+        """One number per image, larger is less certain: how far the nearest known images are, and how different.
+
+        Known are the images of the reference, or some training images that the encoder carries. Without either it is
+        `forecast_uncertainty`. `scores` says which it is.
+        """
+        if (known := self.known) is None:
+            return self.forecast_uncertainty(images)
+        features, contents = self._features_and_contents(open_images(images))
+        return known.uncertainty(features.to(self.device), contents.to(self.device)).cpu()
+
+    @torch.no_grad()
+    def forecast_uncertainty(self, images: Images) -> Tensor:
+        """What the forecast alone says, larger is less certain: mean log scale; without it, variance over views."""
         given = open_images(images)
         found = [self._encode_summary(batch).log_scale for batch in self._batches(given)]
         scales = [part.cpu() for part in found if part is not None]
@@ -201,23 +254,26 @@ class Encoder:
                 f"The reference has {len(features)} readable images; allowed: {LEAST_REFERENCE} or more. "
                 "Give fit_reference more images that belong."
             )
-        self._reference = dataclasses.replace(fit_knn_distance(features), groups=without_repeats(contents))
+        groups = without_repeats(contents)
+        self._reference = Neighbourhood(features=features, space=self.background.space, groups=groups)
         return self
 
     @torch.no_grad()
     def ood_score(self, images: Images) -> Tensor:
-        """Distance to the k-th nearest reference image, larger is more OOD; call `fit_reference` first.
+        """Mean distance to the nearest reference images, larger is more OOD; call `fit_reference` first.
 
-        For n reference images k is n / 1000, limited to 2 to 50. An image of the reference, recognised by its pixels,
-        is not its own neighbour; a reference saved by an early version has no pixels to compare.
+        Features are half-whitened against the encoder's background (docs/use.md). The 10 nearest images count, of a
+        small reference a third of it. An image of the reference, recognised by its pixels, is not its own neighbour;
+        a reference saved by an early version has no pixels to compare.
         """
         if self._reference is None:
             other = f", and {self._other_reference} belongs to another encoder" if self._other_reference else ""
             raise ProsminError(
                 f"ood_score needs a reference{other}: call encoder.fit_reference(images that belong) first."
             )
-        here = dataclasses.replace(self._reference, bank=self._reference.bank.to(self.device))
-        return here(*self._features_and_contents(open_images(images))).cpu()
+        features, contents = self._features_and_contents(open_images(images))
+        self._reference = self._reference.to(self.device)
+        return self._reference(features.to(self.device), contents.to(self.device)).cpu()
 
     def search(self, image: Images, k: int = 24, *, within: Path | str) -> list[Match]:
         """The k images most similar to one, nearest first: in a folder of `prosmin inspect` or a file of `embed`.
@@ -232,13 +288,15 @@ class Encoder:
         return stored.search(features, k)
 
     def save(self, folder: Path | str) -> Path:
-        """Write the encoder, and the reference if one was fitted, for `prosmin.load(folder)`.
+        """Write the encoder with its background, and the reference if one was fitted, for `prosmin.load(folder)`.
 
         If none was fitted and the folder already has these weights, the reference in it stays.
         """
         folder = Path(folder).expanduser()
         untrained = {"step": 0, "steps": 0, "trained": 0, "config": configs.to_tree(self.config)}
         card = write_encoder(folder, self.method, self.card or untrained, replace=False)
+        if self._background is not None:
+            write_background(folder, self._background, encoder=card["hash"])
         if self._reference is not None:
             write_reference(folder, self._reference, encoder=card["hash"])
         return folder

@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from prosmin.encoder.detectors import KnnDistance
+from prosmin.encoder.neighbourhood import Neighbourhood
+from prosmin.encoder.space import Space
 from prosmin.errors import ProsminError
 from prosmin.files import file_hash, write_text, writing
 from prosmin.messages import runs_below
@@ -137,17 +139,25 @@ def _differences(network: dict[str, Tensor], found: dict[str, Tensor]) -> list[s
     return sorted(rows)
 
 
-def write_reference(folder: Path, reference: KnnDistance, *, encoder: str) -> None:
+def write_reference(folder: Path, reference: Neighbourhood | KnnDistance, *, encoder: str) -> None:
     """Write a reference that was fitted with the encoder of this hash."""
-    tensors = {"bank": reference.bank.cpu().contiguous(), "k": torch.tensor(reference.k)}
+    if isinstance(reference, Neighbourhood):
+        space = reference.space
+        tensors = {"features": reference.features, "mean": space.mean, "matrix": space.matrix}
+    else:
+        tensors = {"bank": reference.bank, "k": torch.tensor(reference.k)}
     if reference.groups is not None:
-        tensors["groups"] = reference.groups.cpu()
+        tensors["groups"] = reference.groups
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     with writing(folder / REFERENCE) as part:
         save_file(tensors, part, metadata={"encoder": encoder, "hash": tensors_hash(tensors)})
 
 
-def read_reference(folder: Path, *, encoder: str) -> KnnDistance | None:
-    """The reference fitted with this encoder; None if there is none, or one of other weights."""
+def read_reference(folder: Path, *, encoder: str) -> Neighbourhood | KnnDistance | None:
+    """The reference fitted with this encoder; None if there is none, or one of other weights.
+
+    One of an early version is a KnnDistance and keeps its score.
+    """
     file = folder / REFERENCE
     if not file.exists():
         return None
@@ -161,6 +171,9 @@ def read_reference(folder: Path, *, encoder: str) -> KnnDistance | None:
         raise ProsminError(f"{file} was changed or truncated. Remove it, and fit the reference again.")
     if metadata.get("encoder") != encoder:
         return None
+    if "features" in tensors:
+        space = Space(tensors["mean"], tensors["matrix"])
+        return Neighbourhood(features=tensors["features"], space=space, groups=tensors.get("groups"))
     return KnnDistance(bank=tensors["bank"], k=int(tensors["k"]), groups=tensors.get("groups"))
 
 

@@ -12,6 +12,7 @@ from torch import nn
 from prosmin import __version__
 from prosmin import config as configs
 from prosmin.config import Config
+from prosmin.encoder.background import read_background
 from prosmin.encoder.encoder import Encoder
 from prosmin.encoder.file import CARD, REFERENCE, WEIGHTS, fill, read_card, read_reference
 from prosmin.encoder.foreign import bare_network, is_foreign, open_foreign
@@ -72,7 +73,10 @@ def _load_folder(folder: Path, card: dict[str, Any]) -> Encoder:
     reference = read_reference(folder, encoder=card["hash"])
     other = folder / REFERENCE if reference is None and (folder / REFERENCE).exists() else None
     fresh = partial(seeded, build, config)
-    return Encoder(method, config, card=card, fresh=fresh, reference=reference, other_reference=other)
+    background = read_background(folder, encoder=card["hash"])
+    return Encoder(
+        method, config, card=card, fresh=fresh, background=background, reference=reference, other_reference=other
+    )
 
 
 def _networks(card: dict[str, Any]) -> tuple[Config, Callable[[], nn.Module]]:

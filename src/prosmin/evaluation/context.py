@@ -161,8 +161,13 @@ class Context:
 
     def uncertainty(self, name: str) -> Tensor:
         """The trained encoder's uncertainty about each image of a set, (N,): Encoder.uncertainty, embedded once."""
-        kept = self._tensors(name, TRAINED).get("log_scale")
-        return self.view_scores(name)[BETWEEN_VIEWS] if kept is None else kept
+        if (known := self.encoder.known) is not None:
+            return known.uncertainty(self.placed(name)).cpu()
+        return self.log_scale(name) if self.has_scale else self.view_scores(name)[BETWEEN_VIEWS]
+
+    def log_scale(self, name: str) -> Tensor:
+        """The mean log scale of the forecast of each image of a set, (N,)."""
+        return self._tensors(name, TRAINED)["log_scale"]
 
     def view_scores(self, name: str) -> Tensors:
         """Scores of each image from several random views, by the trained encoder, (N,) each."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from prosmin.encoder import Encoder, load
+from prosmin.encoder.background import FILE as BACKGROUND
 from prosmin.encoder.file import CARD, REFERENCE, WEIGHTS, matrices
 from prosmin.errors import ProsminError
 from prosmin.export.card import Form, check_agreement, outputs_of, write_card
@@ -65,4 +66,4 @@ def _list_files(folder: Path) -> str:
     return f"{listed}; load it with prosmin.load"
 
 
-FORM = Form(write=write, write_half=write_half, entry="hash", names=(WEIGHTS, CARD, REFERENCE))
+FORM = Form(write=write, write_half=write_half, entry="hash", names=(WEIGHTS, CARD, BACKGROUND, REFERENCE))

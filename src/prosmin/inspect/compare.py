@@ -9,6 +9,7 @@ from torch import Tensor
 
 from prosmin.data.unreadable import CheckedSource
 from prosmin.embed.reference import own_groups
+from prosmin.encoder.space import Space
 from prosmin.inspect.duplicates import find_duplicates
 from prosmin.inspect.findings import Issue
 from prosmin.inspect.images import printable, splits_of
@@ -38,20 +39,22 @@ class Compared(NamedTuple):
     issues: list[Issue]
 
 
-def compare(images: Scan, others: Scan | None, *, false_alarms: float | None, device: torch.device) -> Compared:
-    """Compare the images with each other, and with those of the reference if there is one."""
+def compare(
+    images: Scan, others: Scan | None, *, space: Space, false_alarms: float | None, device: torch.device
+) -> Compared:
+    """Compare the images with each other in this space, and with those of the reference if there is one."""
     mine, names = _values(images), images.names()
     theirs = None if others is None else _values(others)
     reference_names = names if others is None else others.names()
     features = torch.from_numpy(mine["features"]).to(device)
     bank = None if theirs is None else (torch.from_numpy(theirs["features"]).to(device), theirs["pixels"])
-    outliers = find_outliers(features, mine["pixels"], reference=bank, rate=false_alarms)
+    outliers = find_outliers(features, mine["pixels"], space=space, reference=bank, rate=false_alarms)
     quality = find_quality_issues({name: mine[name].astype(np.float64) for name in measures()}, _sizes(mine))
     issues = [
         *([] if outliers is None else outlier_issues(outliers, names, others=reference_names)),
         *_copies(images, mine, others, theirs),
         *quality_issues(quality, names),
-        *uncertain_issues(mine["mean_log_scale"], names),
+        *([] if outliers is None else uncertain_issues(outliers.uncertainty, names)),
         *unreadable_issues(images.unreadable),
     ]
     nearest = None if outliers is None else [printable(reference_names[row]) for row in outliers.nearest.tolist()]
@@ -96,6 +99,8 @@ def _not_in(others: Scan, images: Scan) -> NDArray[np.bool_]:
 
 def _numbers(mine: Values, outliers: Outliers | None) -> Values:
     """The columns of numbers that there are."""
-    found = {} if outliers is None else {"ood_score": outliers.score, "reference_distance": outliers.near}
+    found: Values = {}
+    if outliers is not None:
+        found = {"ood_score": outliers.score, "reference_distance": outliers.near, "uncertainty": outliers.uncertainty}
     found |= {name: mine[name] for name in ("mean_log_scale", "width", "height", "file_size", *measures())}
     return {name: values for name, values in found.items() if np.isfinite(values).any()}

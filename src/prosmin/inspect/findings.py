@@ -30,7 +30,11 @@ KINDS: dict[str, Kind] = {
     "odd_size": Kind("Odd size", "Far smaller or larger than most images of the folder.", "look at it"),
     "odd_aspect_ratio": Kind("Odd aspect ratio", "Far longer or taller than most images of the folder.", "look at it"),
     "greyscale": Kind("Greyscale", "Without colour, in a folder of colour images.", "look at it"),
-    "uncertain": Kind("Uncertain", "The encoder is least sure of these images.", "look at it, or label it first"),
+    "uncertain": Kind(
+        "Uncertain",
+        "It lies between kinds of images or far from all: the most similar images differ, or are not similar.",
+        "look at it, or label it first",
+    ),
 }
 """In the order of the page."""
 
@@ -58,7 +62,7 @@ class Findings:
     threshold: float  # an image with a higher ood_score is flagged
     keys: Sequence[str]  # (N,) paths below the folder
     labels: Sequence[str | None]  # (N,) names of classes
-    columns: dict[str, NDArray[Any]]  # numbers by image (N,), such as width, height, ood_score, mean_log_scale
+    columns: dict[str, NDArray[Any]]  # numbers by image (N,), such as width, height, ood_score, uncertainty
     points: NDArray[Any]  # (N, 2): the map
     neighbours: NDArray[Any]  # (N, k): rows of the nearest images, nearest first
     distances: NDArray[Any]  # (N, k)

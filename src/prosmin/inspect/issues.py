@@ -67,11 +67,10 @@ def outlier_issues(found: Outliers, names: Sequence[str], *, others: Sequence[st
     ]
 
 
-def uncertain_issues(log_scale: NDArray[np.floating], names: Sequence[str]) -> list[Issue]:
-    """Issues of the images with the highest uncertainty (N,); none where the encoder has no scale."""
-    known = np.flatnonzero(np.isfinite(log_scale))
-    top = known[np.argsort(-log_scale[known], kind="stable")][: int(UNCERTAIN * len(known))]
-    return [_issue(row, names, "uncertain", float(log_scale[row])) for row in top.tolist()]
+def uncertain_issues(uncertainty: NDArray[np.floating], names: Sequence[str]) -> list[Issue]:
+    """Issues of the images with the highest uncertainty (N,)."""
+    top = np.argsort(-uncertainty, kind="stable")[: int(UNCERTAIN * len(uncertainty))]
+    return [_issue(row, names, "uncertain", float(uncertainty[row])) for row in top.tolist()]
 
 
 def quality_issues(found: Iterable[tuple[int, str, float]], names: Sequence[str]) -> list[Issue]:

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from prosmin.embed import reference as references
 from prosmin.encoder import LEAST_REFERENCE
+from prosmin.encoder.neighbourhood import AMONG_THEMSELVES, NEIGHBOURS
+from prosmin.encoder.space import Space
 
 Numbers = NDArray[np.int64]
 
@@ -20,12 +22,18 @@ class Outliers(NamedTuple):
     flag: NDArray[np.bool_]  # (N,): the score is above the threshold
     nearest: Numbers  # (N,): row of the nearest image of the reference
     near: NDArray[np.float32]  # (N,): its distance
+    uncertainty: NDArray[np.float32]  # (N,): see Neighbourhood
     threshold: float
     rate: float  # the share of images like the reference that may be flagged
 
 
 def find_outliers(
-    features: Tensor, pixels: Numbers, *, reference: tuple[Tensor, Numbers] | None, rate: float | None
+    features: Tensor,
+    pixels: Numbers,
+    *,
+    space: Space,
+    reference: tuple[Tensor, Numbers] | None,
+    rate: float | None,
 ) -> Outliers | None:
     """Score images with these features (N, D) and hashes of pixels (N,); None if the reference is too small.
 
@@ -40,14 +48,15 @@ def find_outliers(
         return None
     chosen = different[references.choose(different)]
     device = features.device
-    fitted = references.fit(
-        bank[chosen.to(device)], chosen.to(device), torch.from_numpy(theirs)[chosen].to(device)
-    )  # fmt: skip
-    nearest, near, score = (found.cpu().numpy() for found in fitted.measure(features, own.to(device)))
+    groups_of = torch.from_numpy(theirs)[chosen].to(device)
+    count = NEIGHBOURS if reference is not None else AMONG_THEMSELVES
+    fitted = references.fit(bank[chosen.to(device)], chosen.to(device), groups_of, space=space, neighbours=count)
+    measured = fitted.measure(features, own.to(device))
+    nearest, near, score, uncertainty = (found.cpu().numpy() for found in measured)
     if reference is None:
         rate = references.FALSE_ALARMS if rate is None else rate
         threshold = float(np.sort(score)[len(score) - int(rate * len(score) + 1e-9) - 1])
     else:
         rate = references.possible_rate(len(fitted.scores), rate)
         threshold = fitted.threshold(rate)
-    return Outliers(score, score.astype(np.float64) > threshold, nearest, near, threshold, rate)
+    return Outliers(score, score.astype(np.float64) > threshold, nearest, near, uncertainty, threshold, rate)

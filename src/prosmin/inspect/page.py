@@ -41,7 +41,8 @@ TITLES = {
     "file_size": ("File size", "bytes"),
     "ood_score": ("OOD score", COLUMNS["ood_score"][1]),
     "reference_distance": ("Reference distance", COLUMNS["reference_distance"][1]),
-    "mean_log_scale": ("Uncertainty", COLUMNS["mean_log_scale"][1]),
+    "uncertainty": ("Uncertainty", COLUMNS["uncertainty"][1]),
+    "mean_log_scale": ("Forecast scale", COLUMNS["mean_log_scale"][1]),
     "view_variance": ("View variance", COLUMNS["view_variance"][1]),
     "brightness": ("Brightness", "mean of the brightest channel; 0 is black"),
     "brightest": ("Bright parts", "5 % of the pixels are brighter, by their brightest channel"),
@@ -53,7 +54,7 @@ TITLES = {
 }
 """Column -> title and meaning; other columns are shown by their names."""
 
-NEEDS = {"ood": "ood_score", "uncertain": "mean_log_scale"}
+NEEDS = {"ood": "ood_score", "uncertain": "uncertainty"}
 """Kind of issue -> the column without which it was not checked."""
 
 
@@ -115,10 +116,15 @@ def _lead(findings: Findings) -> str:
     count = "1 image" if len(findings) == 1 else f"{len(findings):,} images"
     if "ood_score" not in findings.columns:
         return f"{count}, compared by the encoder {findings.encoder}."
-    other = "the rest of the folder" if findings.reference is None else findings.reference
+    share = f"{100 * findings.rate:g} %"
+    if findings.reference is None:
+        return (
+            f"{count}, compared with each other by the encoder {findings.encoder}. The {share} that are least like the "
+            "rest are listed as not belonging, whether or not anything is wrong with them."
+        )
     return (
-        f"{count}, compared with {other} by the encoder {findings.encoder}. "
-        f"Of images that belong, at most {100 * findings.rate:g} % are flagged as not belonging."
+        f"{count}, compared with {findings.reference} by the encoder {findings.encoder}. "
+        f"Of images that belong, about {share} are flagged as not belonging."
     )
 
 

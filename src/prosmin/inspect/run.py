@@ -61,8 +61,10 @@ def inspect(
         images = scan(source, loaded, store, title="images")
         others = None if belonging is None else _scan_reference(belonging, loaded, out)
         print(f"comparing {len(images) + (0 if others is None else len(others)):,} images", flush=True)
-        found = compare(images, others, false_alarms=false_alarms, device=loaded.device)
-        neighbours, distances = maps.neighbours(found.features)
+        space = loaded.background.space
+        found = compare(images, others, space=space, false_alarms=false_alarms, device=loaded.device)
+        placed = space.to(loaded.device)(found.features)
+        neighbours, distances = maps.neighbours(placed)
         findings = Findings(
             folder=str(source.root) if isinstance(source, FolderSource) else spec,
             encoder=str(encoder),
@@ -72,7 +74,7 @@ def inspect(
             keys=images.names(),
             labels=images.labels(),
             columns=found.columns,
-            points=maps.points(found.features),
+            points=maps.points(placed),
             neighbours=neighbours,
             distances=distances,
             representative=representative(found.features.cpu().numpy(), count),

@@ -38,6 +38,7 @@ MEANINGS: dict[str, str] = {
     "flag": EMBEDDED["flag"][1],
     "nearest": EMBEDDED["nearest"][1],
     "reference_distance": EMBEDDED["reference_distance"][1],
+    "uncertainty": EMBEDDED["uncertainty"][1],
     "mean_log_scale": EMBEDDED["mean_log_scale"][1],
     "width": "in pixels, upright",
     "height": "in pixels, upright",
@@ -132,6 +133,7 @@ def _found(scan: Scan, findings: Findings, nearest: Sequence[str] | None) -> dic
         else pa.array(score.astype(np.float64) > findings.threshold),
         "nearest": pa.nulls(count, pa.string()) if nearest is None else pa.array(nearest, pa.string()),
         "reference_distance": _numbers(findings.columns.get("reference_distance"), count),
+        "uncertainty": _numbers(findings.columns.get("uncertainty"), count),
         "neighbors": neighbours,
     }
 

@@ -5,6 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,8 @@ from torch.optim import Optimizer
 from prosmin.config import Config, TrainingConfig
 from prosmin.data.order import Order
 from prosmin.data.stream import Feed, open_feed
-from prosmin.encoder import save_encoder
+from prosmin.encoder import background as backgrounds
+from prosmin.encoder import load, save_encoder
 from prosmin.encoder.file import read_card
 from prosmin.errors import ProsminError, UsageError
 from prosmin.methods import build_method
@@ -26,6 +28,7 @@ from prosmin.models.backbones import check_views, checkpoint_activations
 from prosmin.models.batchnorm import synchronise_batchnorm
 from prosmin.models.compiling import compile_networks
 from prosmin.models.weights import load_initial_weights
+from prosmin.randomness import generator
 from prosmin.training import checkpoint as checkpoints
 from prosmin.training import health
 from prosmin.training.checkpoint import Checkpoint, describe_images
@@ -190,6 +193,7 @@ def _train(
     if fabric.is_global_zero:
         step = _load_best(run, method) if config.training.encoder == "best" else done
         save_encoder(method, config, run.path, step=step, steps=steps, trained=done)
+        store_background(run.path, feed, fabric.device, seen=done * config.training.batch_size)
         for key in feed.bad:
             print(f"left out: {key}", file=sys.stderr)
         verdict = health.verdict(run.read_metrics(), config)
@@ -199,6 +203,20 @@ def _train(
             print(f"{few}: {_how_to_train_longer(order, done, steps)}.", flush=True)
     for logger in fabric.loggers:
         logger.finalize("success")
+
+
+def store_background(folder: Path, feed: Feed, device: torch.device, *, seen: int) -> None:
+    """Store what some training images look like to the encoder in a folder, which needs it for its scores.
+
+    No more images than the run has `seen`: a short run does not take longer for its background than for its steps.
+    """
+    encoder = load(folder, device=device)  # not the method itself, which may be compiled for other batches
+    count = min(backgrounds.SAMPLE, seen)
+    draw = torch.randperm(len(feed), generator=generator(0, 0, "background"))[:count].sort().values
+    with closing(feed.batches(draw.split(encoder.batch_size))) as batches:
+        sample = torch.cat([encoder.batch_features(batch).cpu() for batch in batches])
+    background = backgrounds.make_background(encoder.features, sample)
+    backgrounds.write_background(folder, background, encoder=encoder.card["hash"])
 
 
 def _remaining(run: RunFolder) -> str:

@@ -102,6 +102,9 @@ ACCURACIES = ("top1", "top1_k200", "recall_at_1")
 
 SCORES = {
     "knn_distance": "kNN distance",
+    "neighbour_distance": "half-whitened distance (embed)",
+    "centred_distance": "centred kNN distance",
+    "neighbour_dispersion": "dispersion of the neighbours",
     "similarity_norm": "similarity times length",
     "mahalanobis": "Mahalanobis distance",
     "relative_mahalanobis": "relative Mahalanobis distance",

@@ -7,12 +7,15 @@ import torch
 from torch import Tensor
 
 from prosmin.encoder.detectors import DETECTORS, JOINT, SCORES, Detector, KnnDistance, fit_distance_and_scale
+from prosmin.encoder.neighbourhood import Neighbourhood
 from prosmin.errors import UsageError
 from prosmin.evaluation.context import TRAINED, Context
 from prosmin.evaluation.metrics.ranking import ood_metrics
 from prosmin.evaluation.protocol import Protocol, Result
 
 DEFAULT = "knn_distance"
+EMBED = "neighbour_distance"
+"""The score of `encoder.ood_score`, `prosmin embed` and `prosmin inspect`. DEFAULT is the published convention."""
 IN_GROUPS = ("auroc", "fpr_at_95_tpr_in")
 """Metrics of the default score by near and far sets, as in OpenOOD; its version 1.5 uses fpr_at_95_tpr_out."""
 
@@ -27,7 +30,9 @@ def run(context: Context) -> Result:
     """
     groups = near_and_far(context)
     train = context.placed("train")
-    detectors = {name: fit(train) for name, fit in DETECTORS.items()}
+    detectors: dict[str, Detector] = {name: fit(train) for name, fit in DETECTORS.items()}
+    space = context.encoder.background.space.to(train.device)
+    detectors[EMBED] = Neighbourhood(features=train, space=space)
     found = {name: _scores(context, name, detectors) for name in ("test", *context.ood)}
     if context.has_scale:
         _add_joint(context, found, detectors)
@@ -94,9 +99,9 @@ def _add_joint(context: Context, found: dict[str, dict[str, Tensor]], detectors:
     """Add the joint score of distance and scale to the scores of each set."""
     knn = detectors["knn_distance"]
     assert isinstance(knn, KnnDistance)
-    joint = fit_distance_and_scale(knn, context.placed("train"), context.uncertainty("train"))
+    joint = fit_distance_and_scale(knn, context.placed("train"), context.log_scale("train"))
     for name, scores in found.items():
-        scores[JOINT] = joint(scores["knn_distance"], context.uncertainty(name).cpu())
+        scores[JOINT] = joint(scores["knn_distance"], context.log_scale(name).cpu())
 
 
 def _baselines(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from prosmin.encoder import UNCERTAINTY_VIEWS
 from prosmin.encoder.detectors import fit_knn_distance
+from prosmin.encoder.neighbourhood import Neighbourhood
 from prosmin.encoder.neighbours import nearest
 from prosmin.evaluation.context import Context, sample
 from prosmin.evaluation.forecasts import BETWEEN_VIEWS, make_forecasts, no_forecasts
@@ -40,7 +41,7 @@ def run(context: Context) -> Result:
     }
     scaled = context.has_scale
     metrics = {f"spearman_{name}": spearman(uncertainty, values).item() for name, values in controls.items()}
-    settings: dict[str, Any] = {"uncertainty": "mean log scale" if scaled else "variance between views"}
+    settings: dict[str, Any] = {"uncertainty": context.encoder.scores["uncertainty"]}
     curves: dict[str, Any] = {}
     for part in (_calibration(context), _severity(context, scaled=scaled)):
         metrics, settings, curves = metrics | part[0], settings | part[1], curves | part[2]
@@ -49,9 +50,10 @@ def run(context: Context) -> Result:
     if context.unlabelled:
         settings["answer"] = f"not measured: {context.unlabelled}; R-AUROC, recall and risk need labels"
     else:
-        scores = {"uncertainty": uncertainty, "knn_distance": distance("test")}
+        scores = {"uncertainty": uncertainty, "knn_distance": distance("test"), **_around(context)}
         scores |= {f"low_{name}": -values for name, values in controls.items()}
         if scaled:
+            scores["mean_log_scale"] = context.log_scale("test")
             scores[BETWEEN_VIEWS] = context.view_scores("test")[BETWEEN_VIEWS]
         judged, sets["test"], risk, correct = _answers(context, scores)
         metrics, settings["answer"] = judged | metrics, "nearest training image"
@@ -70,6 +72,19 @@ def _distance(context: Context) -> Callable[[str], Tensor]:
     """The distance to the training images of each image of a set, (N,)."""
     distance = fit_knn_distance(context.placed("train"))
     return lambda name: distance(context.features(name)).cpu()
+
+
+def _around(context: Context) -> dict[str, Tensor]:
+    """Rankings by the training images around each test image, (N,) each: how far they are, and how far apart."""
+    train, test = context.placed("train"), context.placed("test")
+    around = Neighbourhood(features=train, space=context.encoder.background.space.to(train.device))
+    centre = train.mean(0)
+    centred = fit_knn_distance(train - centre)
+    return {
+        "centred_distance": centred(test - centre).cpu(),
+        "neighbour_distance": around(test).cpu(),
+        "neighbour_dispersion": around.dispersion(test).cpu(),
+    }
 
 
 def _answers(
