@@ -150,6 +150,7 @@ class TestOfARun:
 
     def test_uncertainty_is_measured_against_them(self, trained, images):
         encoder = load(trained, device="cpu")
+        assert encoder.known is encoder.known  # its statistics are computed once
         assert "training images" in encoder.scores["uncertainty"]
         assert "ood_score" not in encoder.scores
         expected = encoder.known.uncertainty(encoder.features(images))

@@ -244,11 +244,11 @@ def test_batchnorm_statistics_are_set_and_weights_are_not(tiny):
     assert torch.equal(calibrated(pictures).features, features)  # evaluation does not change them
 
 
-def test_uncertainty_without_a_scale_is_the_variance_between_views(tiny, tmp_path):
+def test_uncertainty_of_a_forecast_without_a_scale_is_the_variance_between_views(tiny, tmp_path):
     encoder = load(pretrain(tiny(heads__scale="zero", training__max_steps="1"), tmp_path / "twin"))
     pictures = load_pictures("photos@test").subset(torch.arange(8))
     views = torch.stack([view.mean for view in encoder.views(pictures)])
-    torch.testing.assert_close(encoder.uncertainty(pictures), views.var(0).mean(1))
+    torch.testing.assert_close(encoder.forecast_uncertainty(pictures), views.var(0).mean(1))
 
 
 def test_the_share_of_unreadable_images_is_that_of_the_run_or_given(tmp_path, capsys):

@@ -64,9 +64,10 @@ def test_every_method_continues_to_the_same_bits(tmp_path, name):
     assert_same_run(whole, halves)
     assert len(metrics(halves)) == 4
     images = torch.randint(0, 256, (5, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    uncertainty = load(halves).uncertainty(images)
+    uncertainty = load(halves).forecast_uncertainty(images)
     assert uncertainty.shape == (5,)
     assert bool((uncertainty > 0).all())  # a variance between views
+    assert torch.equal(load(halves).uncertainty(images), load(whole).uncertainty(images))  # against the same sample
 
 
 def test_stochastic_depth_continues_to_the_same_bits(train):

@@ -66,17 +66,27 @@ def test_distance_and_scale_are_added_in_units_of_training(model: Encoder) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Context, "subjects", (TRAINED, "raw pixels"))
         found = ood.run(context)
-    scale = context.uncertainty("train")
+    scale = context.log_scale("train")
     bank = torch.nn.functional.normalize(context.features("train"), dim=1)
     distances = (2 - 2 * bank @ bank.T).clamp_min(0).sqrt().fill_diagonal_(0)
     chords = distances.sort(1).values[:, 2]  # k = 2, not itself
     for name, prefix in (("test", "in"), ("a", "out/a")):
         distance = torch.from_numpy(found.arrays[f"{prefix}/knn_distance"])
         expected = (distance - chords.mean()) / chords.std(correction=0)
-        expected += (context.uncertainty(name) - scale.mean()) / scale.std(correction=0)
+        expected += (context.log_scale(name) - scale.mean()) / scale.std(correction=0)
         score = torch.from_numpy(found.arrays[f"{prefix}/distance_and_scale"])
         # Cosines near 1 lose digits in float32: 1e-7 of 1 - cosine is 3e-4 of a distance.
         torch.testing.assert_close(score, expected, rtol=0, atol=0.02)
+
+
+def test_the_score_of_embed_is_measured_too(model: Encoder) -> None:
+    found = run(model, a=inverted(20, 2))
+    own = Encoder(model.method, model.config).fit_reference(coloured(60))
+    for prefix, pictures in (("in", coloured(45, seed=1)), ("out/a", inverted(20, 2))):
+        score = torch.from_numpy(found.arrays[f"{prefix}/{ood.EMBED}"])
+        torch.testing.assert_close(score, own.ood_score(pictures), rtol=1e-3, atol=1e-3)
+    assert found.settings["default_score"] == "knn_distance"
+    assert "auroc" in found.sets["a"][ood.EMBED]
 
 
 def test_without_near_sets_there_are_no_groups(model: Encoder) -> None:

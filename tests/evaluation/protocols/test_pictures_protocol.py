@@ -216,8 +216,7 @@ class TestProtocol:
     def test_strange_pictures_are_those_of_the_score(self, measured):
         context, result = measured
         album, pool = read_album(as_run(result)), context.sets["photos@ood"]
-        context.encoder.fit_reference(context.sets["train"])
-        scores = context.encoder.ood_score(pool)
+        scores = fit_knn_distance(context.features("train"))(context.features("photos@ood"))
         best = scores.argsort(descending=True)[:24]
         assert album.key[70:] == [pool.keys[i] for i in best]
         np.testing.assert_allclose(album.value[70:], scores[best].numpy(), rtol=1e-6)

@@ -11,7 +11,9 @@ from coloured import coloured
 from prosmin.data.image_sets import Pictures
 from prosmin.data.views import make_views
 from prosmin.encoder import UNCERTAINTY_VIEWS, Encoder
+from prosmin.encoder.background import make_background
 from prosmin.encoder.detectors import fit_knn_distance
+from prosmin.encoder.neighbourhood import Neighbourhood
 from prosmin.evaluation.context import Context, sample
 from prosmin.evaluation.forecasts import make_forecasts, no_forecasts
 from prosmin.evaluation.protocol import Result
@@ -29,6 +31,9 @@ SKILL = {"energy_score", "energy_skill", "energy_skill_low", "energy_skill_high"
 ALWAYS = {"recall_at_1", "r_auroc", "aurc", "aurc_optimal", "aurc_random"} | {
     f"spearman_{what}" for what in ("sharpness", "feature_norm", "crop", "blur", "noise")
 }
+RIVALS = {"uncertainty", "knn_distance", "centred_distance", "neighbour_distance", "neighbour_dispersion"} | {
+    "low_sharpness", "low_feature_norm"
+}  # fmt: skip
 LABELLED = {"recall_at_1", "r_auroc", "aurc", "aurc_optimal", "aurc_random"}
 
 
@@ -59,8 +64,7 @@ def test_everything_is_measured_for_a_forecast_with_a_scale(result: Result) -> N
     assert result.settings["severity"] == {"pictures": 40, "parameters": "cifar-10-c", "left_out": {}}
     assert set(result.curves) == {"risk_coverage", "coverage", "pit", "severity"}
     assert set(result.curves["severity"]) == {"crop", "blur", "noise"}
-    rivals = {"uncertainty", "between_view_variance", "knn_distance", "low_sharpness", "low_feature_norm"}
-    assert set(result.sets["test"]) == rivals
+    assert set(result.sets["test"]) == RIVALS | {"mean_log_scale", "between_view_variance"}
     assert result.sets["test"]["uncertainty"]["aurc"] == result.metrics["aurc"]
     assert all(math.isfinite(value) for name, value in result.metrics.items() if name not in LABELLED)
 
@@ -76,7 +80,34 @@ def test_a_method_without_a_forecast_or_a_scale_says_so(name: str, changes: dict
     assert reason in found.settings["calibration"]
     assert found.settings["uncertainty"] == "variance between views"
     assert set(found.curves) == {"risk_coverage", "severity"}
-    assert "between_view_variance" not in found.sets["test"]  # the uncertainty itself is it
+    assert set(found.sets["test"]) == RIVALS  # and the variance between views is the uncertainty itself
+
+
+def test_an_encoder_that_carries_training_images_is_judged_by_them() -> None:
+    model = encoder()
+    model = Encoder(
+        model.method, model.config, background=make_background(model.features, model.features(coloured(60, side=32)))
+    )
+    found = uncertainty.run(context(model))
+    assert found.settings["uncertainty"] == model.scores["uncertainty"]
+    expected = model.uncertainty(coloured(40, side=32, seed=1))
+    torch.testing.assert_close(torch.from_numpy(found.arrays["uncertainty"]), expected, rtol=1e-3, atol=1e-3)
+    assert set(found.sets["test"]) == RIVALS | {"mean_log_scale", "between_view_variance"}
+
+
+def test_rankings_by_the_training_images_around_each_image() -> None:
+    given = context(encoder())
+    found = uncertainty._around(given)
+    train, test = (given.features(name) for name in ("train", "test"))
+    around = Neighbourhood(features=train, space=given.encoder.background.space)
+    expected = {
+        "centred_distance": fit_knn_distance(train - train.mean(0))(test - train.mean(0)),
+        "neighbour_distance": around(test),
+        "neighbour_dispersion": around.dispersion(test),
+    }
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name], values)
 
 
 def test_worsened_pictures_take_as_many_passes_with_and_without_a_scale(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +115,7 @@ def test_worsened_pictures_take_as_many_passes_with_and_without_a_scale(monkeypa
     whole = model.method.encode
     monkeypatch.setattr(model.method, "encode", lambda x: passes.append(len(x)) or whole(x))
     monkeypatch.setattr(uncertainty, "WORSENED", 30)
-    _, settings, _ = uncertainty._severity(context(model), scaled=False)
+    _, settings, _ = uncertainty._severity(context(model), in_views=True)
     # An image as it is and as a whole, and at 5 severities of 3 kinds.
     assert 0.8 * 30 < sum(passes) / 17 <= 30
     assert settings["severity"]["pictures"] == 30 // (UNCERTAINTY_VIEWS + 1)

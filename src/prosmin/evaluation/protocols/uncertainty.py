@@ -41,9 +41,11 @@ def run(context: Context) -> Result:
     }
     scaled = context.has_scale
     metrics = {f"spearman_{name}": spearman(uncertainty, values).item() for name, values in controls.items()}
-    settings: dict[str, Any] = {"uncertainty": context.encoder.scores["uncertainty"]}
+    forecast = "mean log scale" if scaled else "variance between views"
+    alone = context.encoder.known is None  # there are no images to compare with: the forecast's uncertainty
+    settings: dict[str, Any] = {"uncertainty": forecast if alone else context.encoder.scores["uncertainty"]}
     curves: dict[str, Any] = {}
-    for part in (_calibration(context), _severity(context, scaled=scaled)):
+    for part in (_calibration(context), _severity(context, in_views=alone and not scaled)):
         metrics, settings, curves = metrics | part[0], settings | part[1], curves | part[2]
     arrays = {"uncertainty": uncertainty.numpy()}
     sets: dict[str, dict[str, dict[str, float]]] = {}
@@ -125,10 +127,10 @@ def _calibration(context: Context) -> Part:
     return coverage | skill, {"calibration": settings}, curves
 
 
-def _severity(context: Context, *, scaled: bool) -> Part:
+def _severity(context: Context, *, in_views: bool) -> Part:
     """The uncertainty of some test images at rising severities."""
-    # Without a scale, each image takes UNCERTAINTY_VIEWS + 1 passes, so fewer images are used.
-    count = WORSENED if scaled else WORSENED // (UNCERTAINTY_VIEWS + 1)
+    # If it is a variance over views, each image takes UNCERTAINTY_VIEWS + 1 passes, so fewer images are used.
+    count = WORSENED // (UNCERTAINTY_VIEWS + 1) if in_views else WORSENED
     pictures = sample(context.sets["test"], count, seed=context.seed, purpose="severity")
     found = severity_curves(context.encoder, pictures, seed=context.seed)
     metrics = {f"spearman_{kind}": curve["spearman"] for kind, curve in found.curves.items()}
