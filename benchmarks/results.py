@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -334,8 +335,87 @@ def speed(results: Results) -> list[str]:
     ]  # fmt: skip
 
 
+SETS = {
+    "svhn": "SVHN", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenette": "Imagenette", "pages": "drawn pages",
+    "flowers": "flowers", "noise": "noise", "grey": "grey", "flat": "one colour",
+}  # fmt: skip
+
+
+def inspected(results: Results) -> list[str]:
+    """What `prosmin inspect` finds in the test folder, by encoder and reference."""
+    measured = results.document("inspect-folder-cpu")["results"]
+    columns = [(encoder, title) for encoder, rows in measured.items() for title in rows]
+    head = ("found, %", *(f"{_encoder(encoder)}, {title}" for encoder, title in columns))
+
+    def row(title: str, value: Callable[[Document], float]) -> tuple[str, ...]:
+        return (title, *(show(value(measured[encoder][reference]), "%") for encoder, reference in columns))
+
+    first = measured[columns[0][0]][columns[0][1]]
+    rows = [row(f"{kind} copies", partial(_within, "copies_grouped", kind)) for kind in first["copies_grouped"]]
+    rows += [row(f"intruders: {SETS.get(kind, kind)}", partial(_within, "intruders_flagged", kind))
+             for kind in first["intruders_flagged"]]  # fmt: skip
+    rows.append(row("flowers flagged as not belonging", lambda found: found["flowers_flagged"]))
+    rows += [row(f"{kind} images", partial(_within, "damaged_found", kind)) for kind in first["damaged_found"]]
+    rows.append(row("broken files", lambda found: found["broken_named"]))
+    false = ", ".join(str(len(measured[encoder][reference]["false_groups"])) for encoder, reference in columns)
+    return [*table(head, rows), "", f"Groups with flowers that were not copied: {false}, in the order of the columns."]
+
+
+def inspected_briefly(results: Results) -> list[str]:
+    """The same for the shipped encoder in two sentences."""
+    itself, clean = results.document("inspect-folder-cpu")["results"]["cifar10-vit"].values()
+    kinds = {name: SETS.get(name, name) for name in itself["intruders_flagged"]}
+    alone = ", ".join(f"{kinds[name]} {show(share, '%')} %" for name, share in itself["intruders_flagged"].items())
+    copies, damaged = min(itself["copies_grouped"].values()), min(itself["damaged_found"].values())
+    return [
+        f"In a test folder of {itself['images']:,} flowers, copies and intruders it groups {show(copies, '%')} % of "
+        "resized, re-encoded, mirrored and cropped copies with",
+        f"their originals and finds {show(damaged, '%')} % of the blurred and dark images. With clean flowers as the "
+        f"reference it flags {show(min(clean['intruders_flagged'].values()), '%')} % of the intruders",
+        f"and {show(clean['flowers_flagged'], '%')} % of the flowers; with the folder as its own reference {alone} of "
+        "the intruders (`benchmarks/results/inspect-folder-cpu.json`).",
+    ]
+
+
+def _within(part: str, kind: str, document: Document) -> float:
+    return document[part][kind]
+
+
+def _encoder(name: str) -> str:
+    return f"`{name.removeprefix('timm:').partition('@')[0]}`"
+
+
+def geometry(results: Results) -> list[str]:
+    """OOD detection with the plain and with the half-whitened distance, by reference."""
+    judged = results.document(GEOMETRY)["judged"]
+    sets = list(dict.fromkeys(name for row in judged.values() for name in row["plain"]))
+    rows = []
+    for reference in ("100 of CIFAR-10", "500 of CIFAR-10", "15000 of CIFAR-10", "500 of flowers", "500 of imagenette"):
+        cells = [
+            f"{row['plain'][name]:.1f} → {row['default'][name]:.1f}" if name in row["plain"] else "-"
+            for row in [judged[reference]]
+            for name in sets
+        ]
+        rows.append((reference, *cells))
+    return table(("reference", *(SETS[name] for name in sets)), rows)
+
+
+def errors(results: Results) -> list[str]:
+    """R-AUROC by ranking."""
+    found = results.document(GEOMETRY)["uncertainty"]
+    rows = []
+    for name, row in found["rankings"].items():
+        low, high = row.get("default_minus_this", (0.0, 0.0))
+        rows.append((name, f"{row['r_auroc']:.1f}", "-" if name == "default" else f"{low:+.1f} to {high:+.1f}"))
+    return table(("ranking", "R-AUROC %", "`encoder.uncertainty` minus this, 95 % interval"), rows)
+
+
+GEOMETRY = "geometry-cifar10-vit-cpu"
+
 PAGES: dict[str, dict[str, Callable[[Results], list[str]]]] = {
-    "README.md": {"demo": demo, "methods": methods},
+    "README.md": {"readme-inspect": inspected_briefly, "demo": demo, "methods": methods},
+    "docs/inspect.md": {"inspect": inspected},
+    "docs/use.md": {"geometry": geometry, "errors": errors},
     "docs/method.md": {"recipes": recipes},
     "docs/scaling.md": {"speed": speed},
 }

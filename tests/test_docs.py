@@ -28,11 +28,12 @@ from prosmin.ablation.grid import combine, grid_names, read_grid
 from prosmin.benchmark import measure as parts
 from prosmin.commands import make_parser
 from prosmin.commands.parsing import read_fields
-from prosmin.data.sources import KINDS, parse
+from prosmin.data.sources import KINDS, parse, spec_of
 from prosmin.data.sources.torchvision_sets import known_sets
 from prosmin.encoder.detectors import DETECTORS, JOINT, SCORES
 from prosmin.evaluation.options import Options, flag, read_options
 from prosmin.evaluation.protocols import PROTOCOLS, SUITES, protocols_of
+from prosmin.evaluation.protocols.ood import EMBED
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -140,7 +141,7 @@ def check(words: list[str]) -> None:
     for spec in filter(None, ",".join(getattr(options, name, None) or "" for name in SPECS).split(",")):
         if spec == "none":  # of --reference
             continue
-        kind, rest = parse(spec)
+        kind, rest = parse(spec_of(spec) if options.command == "inspect" else spec)  # inspect takes plain paths too
         assert kind.name != "torchvision" or rest.partition("@")[0] in known_sets(), spec
     if options.command in ("demo", "pretrain", "views", "benchmark"):
         resolved(options, given)
@@ -267,7 +268,8 @@ def test_commands_and_python_run(name, workspace, capsys):
         exec(compile(block, name, "exec"), own := {})  # every block stands alone
         names |= own
     if name == "README.md":
-        assert (len(names["unsure"]), len(names["ood"])) == (840, 1200)
+        assert len(names["unsure"]) == len(names["ood"]) == 12
+        assert len(names["similar"]) == 5
     if name == "evaluation.md":
         assert_metrics_are_documented(workspace / "runs")
 
@@ -281,7 +283,7 @@ def assert_metrics_are_documented(runs: Path) -> None:
     probabilities = inline(section("## Probabilities"))
     common = [code for code in probabilities if code.islower()]
     names = "|".join(f"{name}|{name}_calibrated" for name in common)
-    places = {"NAME": f"({names})", "SCORE": f"({'|'.join([*DETECTORS, *SCORES, JOINT])})", "N": r"\d+"}
+    places = {"NAME": f"({names})", "SCORE": f"({'|'.join([*DETECTORS, *SCORES, JOINT, EMBED])})", "N": r"\d+"}
 
     def pattern(documented: str) -> str:
         return re.sub(r"(?<![a-zA-Z])(NAME|SCORE|N)(?![a-zA-Z])", lambda place: places[place.group()], documented)
@@ -342,7 +344,7 @@ def test_options_and_fields_in_the_text_exist():
 def test_what_there_is_is_documented():
     for protocol in PROTOCOLS:
         assert f"\n### {protocol}\n" in DOCUMENTS["evaluation.md"], protocol
-    for score in (*DETECTORS, *SCORES, JOINT):
+    for score in (*DETECTORS, *SCORES, JOINT, EMBED):
         assert f"`{score}`" in section("### ood"), score
     for field in dataclasses.fields(Options):
         assert f"`{flag(field.name)}" in DOCUMENTS["evaluation.md"], field.name

@@ -17,12 +17,15 @@ def test_the_evidence_is_that_of_the_results_files():
     twins = [results(f"cifar10-{network}-deterministic-100-s0") for network in ("resnet18", "vit")]
     trials = [json.loads(line) for line in (RESULTS / "tuning-cifar10-h200.jsonl").read_text().splitlines()]
     tuned = {trial["name"]: trial["knn20_top1"] for trial in trials if trial["name"] in ("unit-id", "unit")}
+    geometry = json.loads((RESULTS / "geometry-cifar10-vit-cpu.json").read_text())
+    detected = geometry["judged"]["15000 of CIFAR-10"]
+    ranked = geometry["uncertainty"]["rankings"]
     numbers = [
         [found["knn"]["metrics"]["top1"] for found in vit.values()],
-        [found["r_auroc"] for name, found in ranks(resnet).items() if name in ("uncertainty", "knn_distance")],
+        [detected[score]["cifar100"] / 100 for score in ("default", "plain")],
         [],
         [found["knn"]["metrics"]["top1"] for found in (resnet, vit["prosmin-100"], *twins)],
-        [vit[name]["ood"]["metrics"][set_] for name in ("prosmin-100", "ibot") for set_ in ("near_auroc", "far_auroc")],
+        [ranked[name]["r_auroc"] / 100 for name in ("mean log scale", "centred distance", "default")],
         [tuned["unit-id"], tuned["unit"]],
     ]
     for row, shares in zip(rows, numbers, strict=True):
@@ -35,7 +38,3 @@ def results(name: str) -> dict:
     """The results of a run, by protocol."""
     return json.loads((RESULTS / f"{name}.json").read_text())["results"]
 
-
-def ranks(found: dict) -> dict:
-    """The rankings whose R-AUROC was measured."""
-    return found["uncertainty"]["sets"]["test"]
