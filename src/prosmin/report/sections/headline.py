@@ -155,9 +155,9 @@ def _scale(run: Run) -> Finding | None:
     ratio = scale[1] / spread[1]
     size = f"predicted scale is {number(scale[1])}, {ratio:.2g} times the standard deviation of the targets"
     if ratio > WIDE_SCALE:
-        return Finding("bad", f"The uncertainty diverged: the {size}. A loss.lam below 1/2 causes this.")
+        return Finding("bad", f"The forecast diverged: the {size}. A loss.lam below 1/2 causes this.")
     if ratio < NARROW_SCALE:
-        return Finding("watch", f"The uncertainty almost vanished: the {size}.")
+        return Finding("watch", f"The forecast became a point: the {size}.")
     low, high = _ends(run, "scale_min"), _ends(run, "scale_max")
     within = f", from {number(low[1])} to {number(high[1])} within a batch" if low and high else ""
     return Finding("good", f"The {size}{within}.")
