@@ -150,7 +150,7 @@ def _measured(encoder: Encoder, run: Path | str) -> str:
         images = " and ".join(f"`{_without_folders(spec)}`" for spec in row["data"].values())
         values = {key: row["metrics"][key] for key in columns if row["metrics"].get(key) is not None}
         rows += [(f"{name} on {images}: {metric(key).title}", metric(key).text(value)) for key, value in values.items()]
-    return _table("measure", "value", rows) if rows else "Nothing yet, or not with these weights."
+    return _table("measure", "value", rows) if rows else "No results were found for these weights."
 
 
 def _without_folders(spec: str) -> str:
