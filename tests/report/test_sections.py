@@ -39,7 +39,7 @@ class TestTrainingVerdict:
             ({"target_std": 0.015}, "watch", "Close to collapse: the standard deviation"),
             ({"feature_rank": 1.2}, "bad", "Collapse: the effective rank"),
             ({"scale_mean": 2.0}, "bad", "diverged"),
-            ({"scale_mean": 1e-6}, "watch", "almost vanished"),
+            ({"scale_mean": 1e-6}, "watch", "became a point"),
             ({"knn_top1": 0.3}, "watch", "below its best"),
             ({"loss": float("nan")}, "bad", "stopped being finite"),
             ({"loss": 1e9}, "bad", "diverged"),
