@@ -37,4 +37,3 @@ def test_the_evidence_is_that_of_the_results_files():
 def results(name: str) -> dict:
     """The results of a run, by protocol."""
     return json.loads((RESULTS / f"{name}.json").read_text())["results"]
-
