@@ -410,11 +410,23 @@ def errors(results: Results) -> list[str]:
     return table(("ranking", "R-AUROC %", "`encoder.uncertainty` minus this, 95 % interval"), rows)
 
 
+def own_folder(results: Results) -> list[str]:
+    """What does not belong, by the shipped encoder and by one trained on the folder itself."""
+    measured = results.document("own-folder-cpu")["auroc"]
+    kinds = list(next(iter(next(iter(measured.values())).values())))
+    rows = [
+        (_encoder(encoder) if "," not in encoder else encoder, score, *(f"{found[kind]:.1f}" for kind in kinds))
+        for encoder, scores in measured.items()
+        for score, found in scores.items()
+    ]
+    return table(("encoder", "score", *(SETS.get(kind, kind) for kind in kinds)), rows)
+
+
 GEOMETRY = "geometry-cifar10-vit-cpu"
 
 PAGES: dict[str, dict[str, Callable[[Results], list[str]]]] = {
     "README.md": {"readme-inspect": inspected_briefly, "demo": demo, "methods": methods},
-    "docs/inspect.md": {"inspect": inspected},
+    "docs/inspect.md": {"inspect": inspected, "own-folder": own_folder},
     "docs/use.md": {"geometry": geometry, "errors": errors},
     "docs/method.md": {"recipes": recipes},
     "docs/scaling.md": {"speed": speed},
