@@ -46,6 +46,7 @@ class Metric:
 METRICS = {
     "top1": Metric("top-1 accuracy", "higher", "%", short="top-1", main=True),
     "top1_k200": Metric("top-1 accuracy, k = 200", "higher", "%"),
+    "top1_half_whitened": Metric("top-1 accuracy, half-whitened features", "higher", "%"),
     "nll": Metric("negative log-likelihood", "lower", short="NLL", main=True),
     "ece": Metric("calibration error (ECE)", "lower", short="ECE", main=True),
     "ece_floor": Metric("ECE floor at this size"),
@@ -97,7 +98,7 @@ METRICS = {
     "spearman_feature_norm": Metric("rank correlation with the length of the features"),
     "map_neighbours_kept": Metric("neighbours the map keeps together", "", "%"),
 }
-ACCURACIES = ("top1", "top1_k200", "recall_at_1")
+ACCURACIES = ("top1", "top1_k200", "top1_half_whitened", "recall_at_1")
 """Shares of correct answers, one answer per image: their interval follows from the number of images."""
 
 SCORES = {
