@@ -111,6 +111,7 @@ class Folder:
             features=self.features[rows],
             sizes=self.sizes[rows],
             sharpness=np.zeros(len(rows)),
+            links=np.zeros(len(rows), dtype=bool),
         )
 
 

@@ -54,6 +54,7 @@ class Folder:
             "features": np.zeros((count, 4), dtype=np.float32) if features is None else features,
             "sizes": np.array([p.shape[1:] for p in pictures], dtype=np.int64).reshape(count, 2),
             "sharpness": np.zeros(count),
+            "links": np.zeros(count, dtype=bool),
         }
         return find_duplicates(**(given | changed))  # type: ignore[arg-type]
 

@@ -14,6 +14,7 @@ from inspecting import about, encoded, listed, numbered, picture, rows, write_im
 from prosmin.encoder import load
 from prosmin.encoder.neighbours import nearest
 from prosmin.encoder.space import Space, fit_space
+from prosmin.errors import UsageError
 from prosmin.inspect import inspect
 from prosmin.inspect import map as maps
 from prosmin.inspect.findings import Issue
@@ -101,6 +102,13 @@ class TestIssues:
             "b/copy.png": 0,
         }
 
+    def test_the_file_is_kept_and_not_a_link_to_it(self, encoder, tmp_path):
+        folder = write_images(tmp_path / "images", numbered(3))
+        (folder / "000-link.png").symlink_to("002.png")
+        inspect(folder, tmp_path / "out", encoder=encoder)
+        actions = {name: line["action"] for name, line in kinds(tmp_path / "out", "exact_duplicate").items()}
+        assert actions == {"002.png": "keep", "000-link.png": "remove, keep 002.png"}
+
     def test_the_reason_of_an_unreadable_file(self, finished):
         assert kinds(finished[1], "unreadable")["a/broken.jpg"]["note"]
 
@@ -161,6 +169,28 @@ class TestReference:
         inspect(folder, tmp_path / "out", encoder=encoder, reference=reference)
         assert "reference:" not in capsys.readouterr().out  # no progress: nothing to compute
 
+    def test_new_images_of_it_move_no_rows(self, encoder, tmp_path):
+        reference = write_images(tmp_path / "reference", numbered(30))
+        folder = write_images(tmp_path / "images", numbered(5), seed=1)
+        (folder / "leaked.png").write_bytes((reference / "007.png").read_bytes())
+        inspect(folder, tmp_path / "out", encoder=encoder, reference=reference)
+        write_images(reference, ["000-a.png", "000-b.png"], seed=2)  # before most others
+        inspect(folder, tmp_path / "out", encoder=encoder, reference=reference)
+        inspect(folder, tmp_path / "fresh", encoder=encoder, reference=reference)
+        assert "007.png" in kinds(tmp_path / "out", "leak")["leaked.png"]["note"]
+        continued, fresh = rows(tmp_path / "out"), rows(tmp_path / "fresh")
+        assert {key: row["nearest"] for key, row in continued.items()} == {
+            key: row["nearest"] for key, row in fresh.items()
+        }
+
+    def test_after_a_share_that_it_does_not_allow_the_folder_can_be_used(self, encoder, tmp_path):
+        reference = write_images(tmp_path / "reference", numbered(12))
+        folder = write_images(tmp_path / "images", numbered(5), seed=1)
+        with pytest.raises(UsageError, match=r"0\.01"):
+            inspect(folder, tmp_path / "out", encoder=encoder, reference=reference, false_alarms=0.01)
+        inspect(folder, tmp_path / "out", encoder=encoder, reference=reference, false_alarms=0.1)
+        assert len(rows(tmp_path / "out")) == 5
+
     def test_nearest_is_one_of_its_images(self, encoder, tmp_path):
         reference = write_images(tmp_path / "reference", [f"r{name}" for name in numbered(30)])
         folder = write_images(tmp_path / "images", numbered(5), seed=1)
@@ -183,12 +213,17 @@ class TestOutliers:
         features = torch.cat([self.line(190), outlier])
         pixels = np.array([*range(190), *[1000] * 10])
         found = find_outliers(features, pixels, space=PLAIN, reference=None, rate=0.05)
-        assert found.flag[:190].sum() == 0
-        assert (found.score[190:] > found.threshold).sum() in (0, 10)  # all ten have the same score
-        assert (found.score[190:] > found.score[:190].max()).all()
+        assert found.flag[190:].all()
+        assert found.flag[:190].sum() == 8  # 5 % of 191 different images are 9, and the outlier is one of them
 
     def test_too_few_different_images(self):
         assert find_outliers(self.line(30), np.arange(30) % 9, space=PLAIN, reference=None, rate=None) is None
+
+    @pytest.mark.parametrize(("rate", "flagged"), [(None, 1), (0.05, 0), (0.1, 1)])
+    def test_of_few_images_one_is_flagged_unless_a_smaller_share_is_requested(self, rate, flagged):
+        features = torch.cat([self.line(11), torch.tensor([[0.0, 0.0, 1.0]])])
+        found = find_outliers(features, np.arange(12), space=PLAIN, reference=None, rate=rate)
+        assert found.flag.tolist() == [False] * 11 + [flagged == 1]
 
     def test_the_share_that_is_flagged(self):
         features = torch.randn(200, 8, generator=torch.Generator().manual_seed(0))

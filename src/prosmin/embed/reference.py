@@ -132,7 +132,7 @@ def possible_rate(count: int, requested: float | None) -> float:
     more = f"a --reference of {needed} images or more" if needed <= SCORED else "another --reference"
     raise UsageError(
         f"--false-alarms is {requested:g}, but {count} images of the reference set the threshold, and allow {least:g} "
-        f"or more. Give --false-alarms {least:g} or more, {more}, or --reference none for no score."
+        f"or more. Give --false-alarms {least:g} or more, or {more}."
     )
 
 

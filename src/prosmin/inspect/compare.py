@@ -74,11 +74,12 @@ def _sizes(values: Values) -> NDArray[np.int64]:
 
 def _copies(images: Scan, mine: Values, others: Scan | None, theirs: Values | None) -> list[Issue]:
     """Issues of images that are copies of each other, or of an image of the reference."""
-    names, copied_from, values = images.names(), [], mine
+    names, copied_from, values, links = images.names(), [], mine, images.links()
     if others is not None and theirs is not None:
         new = _not_in(others, images)
         values = {name: np.concatenate([column, theirs[name][new]]) for name, column in mine.items()}
         copied_from = [name for name, is_new in zip(others.names(), new.tolist(), strict=True) if is_new]
+        links = np.concatenate([links, others.links()[new]])
     groups = find_duplicates(
         content=values["content"].tolist(),
         pixels=values["pixels"],
@@ -86,6 +87,7 @@ def _copies(images: Scan, mine: Values, others: Scan | None, theirs: Values | No
         features=values["features"],
         sizes=_sizes(values),
         sharpness=values["sharpness"].astype(np.float64),
+        links=links,
     )
     return duplicate_issues(groups, names, splits_of(names), others=copied_from)
 

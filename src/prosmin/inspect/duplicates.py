@@ -23,7 +23,7 @@ class DuplicateGroup(NamedTuple):
     """Copies of one image. A group with one near duplicate is a group of near duplicates."""
 
     kind: str  # "exact_duplicate": same bytes or same pixels; "near_duplicate": anything else
-    members: tuple[int, ...]  # rows, the one to keep first: the largest, then the sharpest, then the first
+    members: tuple[int, ...]  # rows, the one to keep first: the largest, the sharpest, no link, the first
     score: float  # the least similarity of a member to the kept one, up to 1
     notes: tuple[str, ...]  # how each member was made of the kept one, whose own note is empty
 
@@ -36,14 +36,16 @@ def find_duplicates(
     features: NDArray[np.float32],
     sizes: NDArray[np.int64],
     sharpness: NDArray[np.float64],
+    links: NDArray[np.bool_],
 ) -> list[DuplicateGroup]:
     """The groups of N images, in the order of the images to keep; every image is in at most one.
 
     `content` (N,) and `pixels` (N,) are hashes of files and of decoded images, `fingerprints` (N, F), `features`
-    (N, D), `sizes` (N, 2) height and width. Every member of a group is a copy of the kept image, not only of another
-    member. Images of nearly one colour are grouped only if their pixels are the same.
+    (N, D), `sizes` (N, 2) height and width, `links` (N,) which files are symbolic links: without its target, a link
+    that is kept would lead nowhere. Every member of a group is a copy of the kept image, not only of another member.
+    Images of nearly one colour are grouped only if their pixels are the same.
     """
-    order = np.lexsort((np.arange(len(content)), -sharpness, -sizes.prod(1)))
+    order = np.lexsort((np.arange(len(content)), links, -sharpness, -sizes.prod(1)))
     best = np.empty(len(order), dtype=np.int64)  # place in the order of preference, by row
     best[order] = np.arange(len(order))
     same = [(pixels[row], *sizes[row]) for row in range(len(content))]

@@ -100,6 +100,11 @@ def _state(path: str) -> str:
         return "none"
 
 
+def is_link(source: Source, i: int) -> bool:
+    """Whether the file of image i is a symbolic link."""
+    return isinstance(source, FolderSource) and os.path.islink(os.path.join(source.root, source.names[i]))
+
+
 def modified(source: Source, i: int) -> float | None:
     """When the file of image i was changed last, in seconds since 1970; None if it has no file of its own."""
     if not isinstance(source, FolderSource):

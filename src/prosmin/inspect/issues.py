@@ -15,7 +15,7 @@ from prosmin.inspect.images import printable
 from prosmin.inspect.outliers import Outliers
 
 UNCERTAIN = 0.05
-"""The share of images that are listed as uncertain."""
+"""The share of images that are listed as uncertain, one at least."""
 
 COLUMNS = ("name", "kind", "score", "group", "action", "note")
 
@@ -69,7 +69,7 @@ def outlier_issues(found: Outliers, names: Sequence[str], *, others: Sequence[st
 
 def uncertain_issues(uncertainty: NDArray[np.floating], names: Sequence[str]) -> list[Issue]:
     """Issues of the images with the highest uncertainty (N,)."""
-    top = np.argsort(-uncertainty, kind="stable")[: int(UNCERTAIN * len(uncertainty))]
+    top = np.argsort(-uncertainty, kind="stable")[: max(1, int(UNCERTAIN * len(uncertainty)))]
     return [_issue(row, names, "uncertain", float(uncertainty[row])) for row in top.tolist()]
 
 

@@ -49,13 +49,16 @@ def find_outliers(
     chosen = different[references.choose(different)]
     device = features.device
     groups_of = torch.from_numpy(theirs)[chosen].to(device)
-    count = NEIGHBOURS if reference is not None else AMONG_THEMSELVES
-    fitted = references.fit(bank[chosen.to(device)], chosen.to(device), groups_of, space=space, neighbours=count)
+    k = NEIGHBOURS if reference is not None else AMONG_THEMSELVES
+    fitted = references.fit(bank[chosen.to(device)], chosen.to(device), groups_of, space=space, neighbours=k)
     measured = fitted.measure(features, own.to(device))
     nearest, near, score, uncertainty = (found.cpu().numpy() for found in measured)
     if reference is None:
-        rate = references.FALSE_ALARMS if rate is None else rate
-        threshold = float(np.sort(score)[len(score) - int(rate * len(score) + 1e-9) - 1])
+        # A share of the different images, by default one at least: among all, the copies of an outlier would count as
+        # several, all with the score of the threshold, and none would be above it.
+        count = len(different)
+        rate = max(references.FALSE_ALARMS, 1 / count) if rate is None else rate
+        threshold = float(np.sort(score[different.numpy()])[count - int(rate * count + 1e-9) - 1])
     else:
         rate = references.possible_rate(len(fitted.scores), rate)
         threshold = fitted.threshold(rate)

@@ -116,7 +116,7 @@ def _lead(findings: Findings) -> str:
     count = "1 image" if len(findings) == 1 else f"{len(findings):,} images"
     if "ood_score" not in findings.columns:
         return f"{count}, compared by the encoder {findings.encoder}."
-    share = f"{100 * findings.rate:g} %"
+    share = f"{100 * findings.rate:.3g} %"
     if findings.reference is None:
         return (
             f"{count}, compared with each other by the encoder {findings.encoder}. The {share} that are least like the "

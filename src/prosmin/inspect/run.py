@@ -5,10 +5,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from prosmin import __version__
-from prosmin.data.sources import Source, open_source, spec_of
+from prosmin.data.sources import open_source, spec_of
 from prosmin.data.sources.folder import FolderSource
 from prosmin.embed.reference import FALSE_ALARMS
-from prosmin.encoder import LEAST_REFERENCE, Encoder, load
+from prosmin.encoder import LEAST_REFERENCE, load
 from prosmin.encoder.stored import IMAGES
 from prosmin.errors import UsageError
 from prosmin.inspect import map as maps
@@ -57,9 +57,9 @@ def inspect(
     belonging = None if reference is None else open_source(spec_of(str(reference)))
     loaded = load(encoder)
     with used_alone(out, (IMAGES, REFERENCE, ISSUES, PAGE)):
-        store = Store(out, IMAGES, settings_of(loaded))
+        store, reference_store = (Store(out, name, settings_of(loaded)) for name in (IMAGES, REFERENCE))
         images = scan(source, loaded, store, title="images")
-        others = None if belonging is None else _scan_reference(belonging, loaded, out)
+        others = None if belonging is None else scan(belonging, loaded, reference_store, title="reference")
         print(f"comparing {len(images) + (0 if others is None else len(others)):,} images", flush=True)
         space = loaded.background.space
         found = compare(images, others, space=space, false_alarms=false_alarms, device=loaded.device)
@@ -88,19 +88,20 @@ def inspect(
             "run": str(encoder),
             "settings": {"encoder": loaded.card["hash"], "data": spec, "reference": findings.reference},
         }
+        # After comparing, since rows lie elsewhere in new files; images.parquet first, since the next run knows its
+        # own folder by it.
         write_images(store, images, findings, nearest=found.nearest, about=about)
+        if others is not None:
+            _keep(reference_store, others)
         write_issues(out / ISSUES, findings.issues)
         write_page(findings, out / PAGE)
     return findings
 
 
-def _scan_reference(source: Source, encoder: Encoder, out: Path) -> Scan:
-    """The images of the reference, whose rows stay in a file for the next run."""
-    store = Store(out, REFERENCE, settings_of(encoder))
-    found = scan(source, encoder, store, title="reference")
-    if any(place.path != store.file for place in found.rows.places):
-        write_scanned(store, found)
-    return found
+def _keep(store: Store, reference: Scan) -> None:
+    """Write the rows of the reference for the next run, unless its file has them all."""
+    if any(place.path != store.file for place in reference.rows.places):
+        write_scanned(store, reference)
 
 
 def _thumbnails(store: Store) -> Callable[[int], bytes]:
@@ -116,6 +117,11 @@ def _notes(others: Scan | None, outliers: Outliers | None) -> list[str]:
         notes.append(
             f"No image is flagged as not belonging: that needs {LEAST_REFERENCE} different images to compare with, "
             f"and {which} has fewer."
+        )
+    elif others is None and not outliers.flag.any():
+        notes.append(
+            f"No image is flagged as not belonging: the share {outliers.rate:g} of this folder is less than one image. "
+            "Give a larger --false-alarms."
         )
     if others is not None and others.unreadable:
         notes.append(f"{len(others.unreadable)} images of the reference {others.source.spec} cannot be read.")

@@ -24,7 +24,7 @@ from prosmin.embed.stream import BATCH, fill, recorded
 from prosmin.encoder import Encoder, Summary
 from prosmin.errors import ProsminError
 from prosmin.inspect.fingerprint import LENGTH, fingerprint
-from prosmin.inspect.images import marks_of, modified, name_of
+from prosmin.inspect.images import is_link, marks_of, modified, name_of
 from prosmin.inspect.quality import measure
 from prosmin.inspect.store import MARK, Rows, Store
 from prosmin.messages import some
@@ -123,6 +123,10 @@ class Scan:
     def names(self) -> list[str]:
         """The names of the images, see `name_of`."""
         return [name_of(self.source, i) for i in self.numbers.tolist()]
+
+    def links(self) -> NDArray[np.bool_]:
+        """Which of them are symbolic links: (N,)."""
+        return np.array([is_link(self.source, i) for i in self.numbers.tolist()], dtype=bool)
 
     def labels(self) -> list[str | None]:
         """The names of their classes; None for a label that is no class, such as the -1 of published test sets."""
