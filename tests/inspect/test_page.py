@@ -15,7 +15,7 @@ from PIL import Image
 from made_findings import NASTY, jpeg, made_findings
 from prosmin.errors import ProsminError
 from prosmin.inspect import page as pages
-from prosmin.inspect.findings import Issue
+from prosmin.inspect.findings import KINDS, Issue
 from prosmin.inspect.page import shown_rows, write_page
 
 TYPES = {"f4": "<f4", "f8": "<f8", "i4": "<i4"}
@@ -51,6 +51,22 @@ def write(tmp_path):
         return Written(tmp_path / "index.html")
 
     return write
+
+
+@pytest.mark.parametrize(
+    ("changes", "checked"),
+    [
+        ({}, set()),
+        ({"reference": "folder:clean"}, {"ood", "leak"}),
+        ({"reference": "folder:clean", "columns": {}}, {"leak"}),
+        ({"keys": ["train/a.jpg", "test/b.jpg"]}, {"leak"}),
+    ],
+)
+def test_only_what_was_checked_is_reported_as_not_found(write, tmp_path, changes, checked):
+    text = write(made_findings(tmp_path, n=2, issues=[], **changes)).text
+    listed = re.search(r"Nothing found: ([^<]*)\.<", text)[1].split(", ")
+    assert {kind for kind in ("ood", "leak", "uncertain") if KINDS[kind].title in listed} == checked
+    assert KINDS["exact_duplicate"].title in listed
 
 
 def test_names_and_numbers_come_back_unchanged(write, tmp_path):

@@ -20,6 +20,7 @@ from PIL import Image
 from prosmin.embed.rows import COLUMNS
 from prosmin.files import write_text
 from prosmin.inspect.findings import KINDS, Findings, Issue
+from prosmin.inspect.images import splits_of
 from prosmin.randomness import generator
 from prosmin.report.document import render_document
 
@@ -53,9 +54,6 @@ TITLES = {
     "colour": ("Colour", "largest difference between the colour channels; 0 is grey"),
 }
 """Column -> title and meaning; other columns are shown by their names."""
-
-NEEDS = {"ood": "ood_score", "uncertain": "uncertainty"}
-"""Kind of issue -> the column without which it was not checked."""
 
 
 def write_page(findings: Findings, out: Path, *, limit: int = LIMIT) -> None:
@@ -107,7 +105,11 @@ def _shown_issues(findings: Findings, rows: NDArray[np.int64], *, limit: int) ->
 def _clean(findings: Findings) -> list[str]:
     """Titles of the kinds that were checked and not found."""
     found = {issue.kind for issue in findings.issues}
-    unchecked = {kind for kind, column in NEEDS.items() if column not in findings.columns}
+    unchecked = {"uncertain"}  # a share of the images in any case, as is "ood" without a reference
+    if findings.reference is None or "ood_score" not in findings.columns:
+        unchecked.add("ood")
+    if findings.reference is None and not any(splits_of(findings.keys)):
+        unchecked.add("leak")
     return [kind.title for name, kind in KINDS.items() if name not in found | unchecked]
 
 
