@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from prosmin.data.sources.photos import open_photos
-from prosmin.encoder.file import tensors_hash
+from prosmin.encoder.file import read_beside, tensors_hash
 from prosmin.encoder.space import Space, fit_space
-from prosmin.errors import ProsminError
 from prosmin.files import writing
 
 FILE = "background.safetensors"
@@ -73,18 +71,9 @@ def _narrowed(sample: Tensor) -> Tensor:
 
 def read_background(folder: Path, *, encoder: str) -> Background | None:
     """The background of the encoder of this hash; None if there is none, or one of other weights."""
-    file = folder / FILE
-    if not file.exists():
-        return None
-    try:
-        with safe_open(file, framework="pt") as opened:
-            metadata = opened.metadata() or {}
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (no dictionary)
-    except (OSError, SafetensorError) as error:
-        raise ProsminError(f"{file} cannot be loaded: {error}. Copy the encoder's folder again.") from None
-    if metadata.get("hash") != tensors_hash(tensors):
-        raise ProsminError(f"{file} was changed or truncated. Copy the encoder's folder again, or remove this file.")
-    if metadata.get("encoder") != encoder:
+    remedy = "Copy the encoder's folder again, or remove this file."
+    tensors = read_beside(folder / FILE, encoder=encoder, remedy=remedy)
+    if tensors is None:
         return None
     sample = tensors.get("sample")
     return Background(Space(tensors["mean"], tensors["matrix"]), None if sample is None else sample.float())

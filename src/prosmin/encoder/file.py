@@ -158,7 +158,18 @@ def read_reference(folder: Path, *, encoder: str) -> Neighbourhood | KnnDistance
 
     One of an early version is a KnnDistance and keeps its score.
     """
-    file = folder / REFERENCE
+    remedy = "Remove it, and fit the reference again."
+    tensors = read_beside(folder / REFERENCE, encoder=encoder, remedy=remedy)
+    if tensors is None:
+        return None
+    if "features" in tensors:
+        space = Space(tensors["mean"], tensors["matrix"])
+        return Neighbourhood(features=tensors["features"], space=space, groups=tensors.get("groups"))
+    return KnnDistance(bank=tensors["bank"], k=int(tensors["k"]), groups=tensors.get("groups"))
+
+
+def read_beside(file: Path, *, encoder: str, remedy: str) -> dict[str, Tensor] | None:
+    """The tensors of a file beside the encoder of this hash; None if there is none, or one of other weights."""
     if not file.exists():
         return None
     try:
@@ -166,15 +177,10 @@ def read_reference(folder: Path, *, encoder: str) -> Neighbourhood | KnnDistance
             metadata = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (no dictionary)
     except (OSError, SafetensorError) as error:
-        raise ProsminError(f"{file} cannot be loaded: {error}. Remove it, and fit the reference again.") from None
+        raise ProsminError(f"{file} cannot be loaded: {error}. {remedy}") from None
     if metadata.get("hash") != tensors_hash(tensors):
-        raise ProsminError(f"{file} was changed or truncated. Remove it, and fit the reference again.")
-    if metadata.get("encoder") != encoder:
-        return None
-    if "features" in tensors:
-        space = Space(tensors["mean"], tensors["matrix"])
-        return Neighbourhood(features=tensors["features"], space=space, groups=tensors.get("groups"))
-    return KnnDistance(bank=tensors["bank"], k=int(tensors["k"]), groups=tensors.get("groups"))
+        raise ProsminError(f"{file} was changed or truncated. {remedy}")
+    return tensors if metadata.get("encoder") == encoder else None
 
 
 def tensors_hash(tensors: dict[str, Tensor]) -> str:
