@@ -44,7 +44,6 @@ TITLES = {
     "reference_distance": ("Reference distance", COLUMNS["reference_distance"][1]),
     "uncertainty": ("Uncertainty", COLUMNS["uncertainty"][1]),
     "mean_log_scale": ("Forecast scale", COLUMNS["mean_log_scale"][1]),
-    "view_variance": ("View variance", COLUMNS["view_variance"][1]),
     "brightness": ("Brightness", "mean of the brightest channel; 0 is black"),
     "brightest": ("Bright parts", "5 % of the pixels are brighter, by their brightest channel"),
     "whiteness": ("Whiteness", "mean of the darkest channel; 1 is white"),
