@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from coloured import coloured
-from embedding import about, column, encoded, stop_before_joining, write_folder, write_parquet
-from prosmin.cuda_graph import Recorded
+from embedding import Again, about, column, encoded, row_groups, stop_before_joining, write_folder, write_parquet
 from prosmin.data.image_sets import load_pictures
 from prosmin.data.sources import open_source
 from prosmin.data.stream import Stream, picture_batches
@@ -195,18 +194,6 @@ def wait_for(condition, seconds=10):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-def row_groups(path):
-    metadata = pq.read_metadata(path)
-    return [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-
-
-class Again(Recorded):
-    """Replaces a CUDA graph where there is no GPU: the same work on the inputs in memory."""
-
-    def __call__(self):
-        return self._function()
 
 
 def made_of(folder, work, spec, *, size):

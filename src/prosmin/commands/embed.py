@@ -21,6 +21,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--false-alarms", type=float, metavar="SHARE", help=text)
     text = "random views for view_variance; each takes as long as the image itself (default: 2; 0: none)"
     add("--views", type=int, default=2, metavar="N", help=text)
+    text = "features of each patch too, in the column patches; ViT only; float16 or float32 (default: none)"
+    add("--patches", metavar="TYPE", help=text)
     text = "images computed at once, 1 to 512 (default: chosen for the device)"
     add("--batch", type=int, metavar="N", help=text)
     text = "allowed share of unreadable images (default: that of the run, usually 0.01)"
@@ -49,5 +51,6 @@ def _embed(others: Helpers, options: argparse.Namespace) -> None:
         batch=options.batch,
         max_bad=options.max_bad,
         precision=options.precision,
+        patches=options.patches,
     )
     embed(options.run_folder, request, command=options.line, helpers=others)

@@ -8,8 +8,9 @@ from typing import Any
 from prosmin.data.sources import Source, files_marks
 from prosmin.data.unreadable import CheckedSource
 from prosmin.embed.parts import PART, refuse_other
+from prosmin.embed.patches import check_type
 from prosmin.embed.reference import FALSE_ALARMS, SCORE
-from prosmin.embed.rows import COLUMNS, read_about
+from prosmin.embed.rows import column_meanings, read_about
 from prosmin.encoder import PRECISIONS, Encoder
 from prosmin.errors import ProsminError, UsageError
 
@@ -28,6 +29,7 @@ class Request:
     batch: int | None = None
     max_bad: float | None = None  # a share; None: that of the encoder's run
     precision: str = "32-true"
+    patches: str | None = None  # the type of the column, see `patches.TYPES`; None: no column
 
     def __post_init__(self) -> None:
         if self.out.suffix != ".parquet":
@@ -49,6 +51,7 @@ class Request:
             raise UsageError(f"--max-bad is {self.max_bad:g}; allowed: a share from 0 to 1.")
         if self.precision not in PRECISIONS:
             raise UsageError(f"--precision is {self.precision!r}; allowed: {', '.join(PRECISIONS)}.")
+        check_type(self.patches)
 
 
 def settings_of(
@@ -67,7 +70,8 @@ def settings_of(
         "threshold_from": None if belonging is None else "each reference image against the others",
         "views": request.views,
         "precision": request.precision,
-        "columns": list(COLUMNS),
+        "patches": request.patches,
+        "columns": list(column_meanings(patches=request.patches is not None)),
     }
 
 

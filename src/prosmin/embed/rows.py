@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prosmin.data.unreadable import CheckedSource, check_readable
+from prosmin.embed import patches as patch_column
 from prosmin.embed.parts import Parts
 from prosmin.embed.reference import Distances, Reference
 from prosmin.encoder import Summary
@@ -64,9 +65,17 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
 """Name -> type and meaning; `features` becomes a list of fixed size."""
 
 
-def schema(dim: int, about: dict[str, Any]) -> pa.Schema:
-    """The schema of files with features of this size, and `about` in its metadata."""
+def column_meanings(*, patches: bool) -> dict[str, str]:
+    """Name -> meaning of the columns of a file, in their order."""
+    meanings = {name: meaning for name, (_, meaning) in COLUMNS.items()}
+    return meanings | {patch_column.NAME: patch_column.MEANING} if patches else meanings
+
+
+def schema(dim: int, about: dict[str, Any], *, patches: pa.DataType | None = None) -> pa.Schema:
+    """The schema of files with features of this size, and `about` in its metadata; `patches` is that column's type."""
     types = {name: kind for name, (kind, _) in COLUMNS.items()} | {"features": pa.list_(pa.float32(), dim)}
+    if patches is not None:
+        types[patch_column.NAME] = patches
     return pa.schema(list(types.items()), metadata={"prosmin": json.dumps(about)})
 
 
@@ -84,6 +93,7 @@ class Made(NamedTuple):
     summary: Summary
     distances: Distances | None
     uncertainty: Tensor | None
+    patches: Tensor | None = None  # (n, h, w, D), in the type of the file
 
 
 def table(numbers: Tensor, made: list[Made], source: CheckedSource, scoring: Scoring | None, *, mark: str) -> pa.Table:
@@ -114,7 +124,14 @@ def table(numbers: Tensor, made: list[Made], source: CheckedSource, scoring: Sco
     columns["label"], columns["label_name"] = _labels(source, kept)
     columns["features"] = pa.FixedSizeListArray.from_arrays(pa.array(features[good].reshape(-1)), dim)
     unreadable = {str(i): source.unreadable[i] for i in numbers.numpy()[~good].tolist()}
-    return pa.table([columns[name] for name in COLUMNS], schema=schema(dim, {"unreadable": unreadable, "mark": mark}))
+    about: dict[str, Any] = {"unreadable": unreadable, "mark": mark}
+    kind = None
+    if (patches := _joined([part.patches for part in made])) is not None:
+        columns[patch_column.NAME] = patch_column.column(patches[good])
+        kind = columns[patch_column.NAME].type
+        about["patches"] = {"shape": patches.shape[1:]}
+    file_schema = schema(dim, about, patches=kind)
+    return pa.table([columns[name] for name in file_schema.names], schema=file_schema)
 
 
 def _labels(source: CheckedSource, kept: NDArray[Any]) -> tuple[pa.Array, pa.Array]:
@@ -149,7 +166,7 @@ def _column(name: str, value: NDArray[Any] | None, good: NDArray[np.bool_]) -> p
 
 
 ROWS = 8192
-"""Rows of a row group: fixed, so that the file is the same however it was computed."""
+"""Rows of a row group, fewer with patches: fixed, so that the file is the same however it was computed."""
 
 
 class Joined(NamedTuple):
@@ -183,8 +200,12 @@ def join(parts: Parts, out: Path, source: CheckedSource, about: dict[str, Any], 
     unreadable = {number: reason for path in paths for number, reason in unreadable_of(path).items()}
     lines = [f"{source.key(number)}: {reason}" for number, reason in unreadable.items()]
     check_readable(lines, total=len(parts.numbers), max_bad=max_bad, spec=source.spec, option="--max-bad SHARE")
-    dim = _schema(paths[0]).field("features").type.list_size
-    file_schema = schema(dim, about | {"unreadable": lines})
+    first = _schema(paths[0])
+    kind = first.field(patch_column.NAME).type if patch_column.NAME in first.names else None
+    if kind is not None:
+        about = about | {"patches": (metadata_of(first) or {})["patches"]}
+    file_schema = schema(first.field("features").type.list_size, about | {"unreadable": lines}, patches=kind)
+    size = ROWS if kind is None else patch_column.rows_per_group(kind, ROWS)
     rows = flagged = 0
     with (
         writing(out) as part,
@@ -192,25 +213,25 @@ def join(parts: Parts, out: Path, source: CheckedSource, about: dict[str, Any], 
             part, file_schema, compression=compression(file_schema), use_dictionary=["label_name"]
         ) as file,
     ):
-        for group in _groups(paths):
-            file.write_table(group.replace_schema_metadata(file_schema.metadata), row_group_size=ROWS)
+        for group in _groups(paths, size):
+            file.write_table(group.replace_schema_metadata(file_schema.metadata), row_group_size=size)
             rows += len(group)
             flagged += sum(flag is True for flag in group.column("flag").to_pylist())
     return Joined(rows, flagged, lines)
 
 
-def _groups(paths: list[Path]) -> Iterator[pa.Table]:
-    """The rows in order, `ROWS` at a time."""
+def _groups(paths: list[Path], size: int) -> Iterator[pa.Table]:
+    """The rows in order, `size` at a time."""
     waiting: list[pa.Table] = []
     for path in paths:
         try:
             waiting.append(pq.read_table(path).replace_schema_metadata(None))
         except (pa.ArrowException, OSError) as error:
             raise _damaged(path, error) from None
-        while sum(len(table) for table in waiting) >= ROWS:
+        while sum(len(table) for table in waiting) >= size:
             whole = pa.concat_tables(waiting)
-            yield whole.slice(0, ROWS)
-            waiting = [whole.slice(ROWS)]
+            yield whole.slice(0, size)
+            waiting = [whole.slice(size)]
     rest = pa.concat_tables(waiting)
     if len(rest):
         yield rest

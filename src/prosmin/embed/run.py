@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,13 +19,14 @@ from prosmin.data.image_sets import check_not_empty
 from prosmin.data.sources import Source, files_marks, open_source, parse
 from prosmin.data.stream import Batch
 from prosmin.data.unreadable import CheckedSource, check_readable, report_left_out
+from prosmin.embed import patches as patch_column
 from prosmin.embed import reference as references
 from prosmin.embed import rows as columns
 from prosmin.embed.parts import PART, PartMarks, Parts, Process, open_folder, others_out, this_process
 from prosmin.embed.request import NO_REFERENCE, Request, is_finished, refuse_changed, settings_of
 from prosmin.embed.rows import Joined, Made, Scoring, join, mark_of, read_about, unreadable_of, write_table
 from prosmin.embed.stream import BATCH, fill, recorded
-from prosmin.encoder import Encoder, load
+from prosmin.encoder import Encoder, Summary, load
 from prosmin.encoder.neighbourhood import AMONG_THEMSELVES, NEIGHBOURS
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import writing
@@ -87,6 +88,8 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
     if process.device.type == "cuda":
         torch.cuda.set_device(process.device)  # streams and CUDA graphs are made on the current device
     encoder = load(run, device=process.device).to(process.device, precision=request.precision)
+    if request.patches is not None:
+        patch_column.check_encoder(encoder)
     source = CheckedSource(_open(request.data))
     job = Job(request, encoder, source, _reference_images(encoder, source, request), process)
     settings = settings_of(encoder, source, job.belonging, request)
@@ -211,20 +214,33 @@ def _write_reference_parts(job: Job, belonging: CheckedSource, parts: Parts) -> 
     job.fill(parts, belonging, make=make, write=write, title="reference")
 
 
+class Seen(NamedTuple):
+    """What the networks compute of a batch."""
+
+    summary: Summary
+    patches: Tensor | None
+
+
+def _seen(encoder: Encoder, request: Request, batch: Batch) -> Seen:
+    summary = encoder.summarise(batch, views=request.views)
+    if request.patches is None:
+        return Seen(summary, None)
+    return Seen(summary, patch_column.narrowed(encoder.batch_patches(batch), request.patches))
+
+
 def _write_rows(job: Job, scoring: Scoring | None, parts: Parts) -> None:
     """This process's parts of the file."""
     mark = _marks(job, scoring)
     _remove_changed(job, parts, mark)
-    summarise = recorded(partial(job.encoder.summarise, views=job.request.views), job.encoder, size=job.batch)
-
+    work = recorded(partial(_seen, job.encoder, job.request), job.encoder, size=job.batch)
     known = job.encoder.known  # if there is no reference
 
     def make(batch: Batch) -> Made:
-        summary = summarise(batch)
+        summary, patches = work(batch)
         if scoring is not None:
             distances = scoring.measure(summary.features, batch.index)
-            return Made(summary, distances, distances.uncertainty)
-        return Made(summary, None, None if known is None else known.uncertainty(summary.features))
+            return Made(summary, distances, distances.uncertainty, patches)
+        return Made(summary, None, None if known is None else known.uncertainty(summary.features), patches)
 
     def write(path: Path, numbers: Tensor, made: list[Made]) -> None:
         write_table(path, columns.table(numbers, made, job.source, scoring, mark=mark(numbers)))
@@ -271,7 +287,7 @@ def _about(run: str, settings: dict[str, Any], scoring: Scoring | None, command:
         about["threshold"] = scoring.threshold
         about["false_alarms"] = scoring.reference.reached(scoring.rate)
         about["reference"] = {"bank": len(images.features), "k": images.k, "scores": len(scores)}
-    return about | {"columns": {name: meaning for name, (_, meaning) in columns.COLUMNS.items()}}
+    return about | {"columns": columns.column_meanings(patches=settings["patches"] is not None)}
 
 
 def _print_summary(joined: Joined, scoring: Scoring | None, request: Request) -> None:

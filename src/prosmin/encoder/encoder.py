@@ -147,17 +147,17 @@ class Encoder:
     @torch.no_grad()
     def patches(self, images: Images) -> Tensor:
         """Features of each patch of a ViT (N, h, w, D): the last block's tokens without class and register tokens."""
-        backbone = self.method.get_submodule("online.backbone")
-        if not has_patches(backbone):
+        if not self.has_patches:
             raise ProsminError(
                 f"patches needs a ViT, and the backbone of this encoder is {self.config.backbone.name}. "
                 "encoder.features works for every encoder."
             )
-        found = []
-        for batch in self._batches(open_images(images)):
-            with self._arithmetic():
-                found.append(patch_tokens(backbone, self._evaluation_view(batch)).float().cpu())
-        return torch.cat(found)
+        return torch.cat([self.batch_patches(batch).cpu() for batch in self._batches(open_images(images))])
+
+    @property
+    def has_patches(self) -> bool:
+        """Whether the backbone is a ViT."""
+        return has_patches(self.method.get_submodule("online.backbone"))
 
     @torch.no_grad()
     def views(self, images: Images, *, count: int = UNCERTAINTY_VIEWS, seed: int = 0) -> list[Embedding]:
@@ -316,6 +316,12 @@ class Encoder:
         backbone = self.method.get_submodule("online.backbone")
         with self._arithmetic():
             return encode(backbone, self._evaluation_view(batch)).float()
+
+    @torch.inference_mode()
+    def batch_patches(self, batch: Batch) -> Tensor:
+        """Patch features (n, h, w, D) of a batch on the encoder's device; only of a ViT."""
+        with self._arithmetic():
+            return patch_tokens(self.method.get_submodule("online.backbone"), self._evaluation_view(batch)).float()
 
     def _batches(self, given: Pictures | Source, *, max_bad: float = 0.0) -> Iterator[Batch]:
         return picture_batches(given, size=self.batch_size, device=self.device, max_bad=max_bad)
