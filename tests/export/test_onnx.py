@@ -9,7 +9,7 @@ import onnx
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as TF
 
@@ -17,11 +17,12 @@ from exporting import everything, noise_views, session
 from prosmin.cli import main
 from prosmin.data.views import evaluation_view
 from prosmin.encoder import Encoder, load
-from prosmin.errors import ProsminError
+from prosmin.errors import ProsminError, UsageError
 from prosmin.export import export, onnx_graph
 from prosmin.export.card import check_agreement, deviation, outputs_of, random_views
 from prosmin.methods import build_method
 from prosmin.training.pretrain import pretrain
+from published_layouts import timm_weights
 from tiny_methods import tiny_method
 
 # The same sums in another order, in float32, relative to the outputs' size.
@@ -156,6 +157,63 @@ class TestOnnx:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "onnx" in name else present(name))
         with pytest.raises(ProsminError, match=r"onnx and onnxscript and onnxruntime.*pip install 'prosmin\[onnx\]'"):
             export(resnet_run, tmp_path / "encoder.onnx", format="onnx")
+
+
+class TestPatches:
+    @pytest.mark.parametrize(
+        ("run", "names"),
+        [("vit_run", ["features", "mean", "scale", "patches"]), ("ibot_run", ["features", "mean", "patches"])],
+    )
+    def test_onnxruntime_gives_the_patches_of_the_encoder(self, run, names, request, tmp_path):
+        run = request.getfixturevalue(run)
+        lines = export(run, tmp_path / "encoder.onnx", format="onnx", patches=True)
+        assert "patches" in "\n".join(lines)
+        graph, encoder = session(tmp_path / "encoder.onnx"), load(run).to("cpu")
+        assert [output.name for output in graph.get_outputs()] == names
+        for count in (1, 3):
+            views = noise_views(encoder, count)
+            expected = outputs_of(encoder, views, patches=True)
+            for value, name in zip(graph.run(names, {"views": views.numpy()}), names, strict=True):
+                assert deviation(torch.from_numpy(value), expected[name]) < ROUNDINGS
+        card = json.loads((tmp_path / "encoder.json").read_text())
+        assert card["outputs"]["patches"]["shape"] == ["N", *expected["patches"].shape[1:]]
+        assert "patches" in card["checked"]["deviation"]
+        assert "patches" not in card["absent"]
+
+    def test_one_pass_through_the_network(self, vit_run, tmp_path):
+        counts = []
+        for patches in (False, True):
+            export(vit_run, tmp_path / f"{patches}.onnx", format="onnx", patches=patches)
+            nodes = onnx.load(tmp_path / f"{patches}.onnx").graph.node
+            counts.append(sum(node.op_type in ("MatMul", "Gemm") for node in nodes))
+        assert counts[0] == counts[1]
+
+    def test_a_network_of_timm(self, tmp_path):
+        name = f"timm:test_vit@{timm_weights(tmp_path)}"
+        export(name, tmp_path / "encoder.onnx", format="onnx", patches=True)
+        views = noise_views(load(name), 2)
+        (got,) = session(tmp_path / "encoder.onnx").run(["patches"], {"views": views.numpy()})
+        assert deviation(torch.from_numpy(got), outputs_of(load(name), views, patches=True)["patches"]) < ROUNDINGS
+
+    def test_patches_that_differ_are_not_written(self, vit_run, tmp_path, monkeypatch):
+        def turned(backbone: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+            features, patches = right(backbone, x)
+            return features, patches.transpose(1, 2)
+
+        right = onnx_graph.features_and_patches
+        monkeypatch.setattr(onnx_graph, "features_and_patches", turned)
+        with pytest.raises(ProsminError, match=r"patches .* allowed: 1e-04"):
+            export(vit_run, tmp_path / "encoder.onnx", format="onnx", patches=True)
+        assert everything(tmp_path) == []
+
+    def test_refusals(self, resnet_run, vit_run, tmp_path):
+        with pytest.raises(UsageError, match=r"--patches needs a ViT"):
+            export(resnet_run, tmp_path / "encoder.onnx", format="onnx", patches=True)
+        with pytest.raises(UsageError, match=r"--patches is for --format onnx.*timm"):
+            export(vit_run, tmp_path / "encoder.safetensors", format="timm", patches=True)
+        with pytest.raises(UsageError, match=r"--half is for --format safetensors"):
+            export(vit_run, tmp_path / "encoder.onnx", format="onnx", patches=True, half=True)
+        assert everything(tmp_path) == []
 
 
 class TestAgreement:

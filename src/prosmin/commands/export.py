@@ -19,6 +19,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--network", default="online", metavar="NAME", help="online, or target, its moving average (default: online)"
     )
     parser.add_argument("--half", action="store_true", help="safetensors: weights in float16")
+    parser.add_argument("--patches", action="store_true", help="onnx: an output with the features of a ViT's patches")
     parser.add_argument("--again", action="store_true", help="replace what is already at PATH")
 
 
@@ -32,6 +33,7 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
         format=options.format,
         network=options.network,
         half=options.half,
+        patches=options.patches,
         again=options.again,
     )
     print("\n".join(lines))

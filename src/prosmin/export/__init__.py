@@ -6,9 +6,10 @@ is one file and one line in `FORMATS`.
 
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 
-from prosmin.encoder import load
+from prosmin.encoder import Encoder, load
 from prosmin.errors import ProsminError, UsageError
 from prosmin.export import encoder_folder, hub_folder, onnx_graph, timm_checkpoint
 from prosmin.export.card import Form
@@ -32,22 +33,21 @@ def export(
     format: str,
     network: str = "online",
     half: bool = False,
+    patches: bool = False,
     again: bool = False,
 ) -> list[str]:
     """Write the encoder that `prosmin.load(run)` gives to `out`; returns lines that say what was written.
 
     `network` is online, or target for its moving average. Existing files are replaced only with `again`; `half`, for
-    the format safetensors, stores weights in float16.
+    the format safetensors, stores weights in float16; `patches`, for the format onnx, adds an output with the patch
+    features of a ViT.
     """
     if format not in FORMATS:
         raise UsageError(f"--format is {format!r}; allowed: {', '.join(FORMATS)}.")
     if network not in NETWORKS:
         raise UsageError(f"--network is {network!r}; allowed: {', '.join(NETWORKS)}.")
     form = FORMATS[format]
-    write = form.write_half if half else form.write
-    if write is None:
-        able = ", ".join(name for name, other in FORMATS.items() if other.write_half)
-        raise UsageError(f"--half is for --format {able}; --format {format} writes float32. Leave --half out.")
+    write = _writer(format, half=half, patches=patches)
     out = Path(out).expanduser().resolve()  # `.` has no name
     _check_place(out, form, format=format, again=again)
     _check_packages(form, format=format)
@@ -59,6 +59,18 @@ def export(
         if form.write_page is not None:
             form.write_page(encoder, run, part)
     return [f"wrote {out}", *lines]
+
+
+def _writer(format: str, *, half: bool, patches: bool) -> Callable[[Encoder, Path], list[str]]:
+    """How the format writes with these options; an error if it does not have one of them."""
+    form = FORMATS[format]
+    if half and form.write_half is None:
+        able = ", ".join(name for name, other in FORMATS.items() if other.write_half)
+        raise UsageError(f"--half is for --format {able}; --format {format} writes float32. Leave --half out.")
+    if patches and form.write_patches is None:
+        able = ", ".join(name for name, other in FORMATS.items() if other.write_patches)
+        raise UsageError(f"--patches is for --format {able}, and the format is {format}. Leave --patches out.")
+    return (half and form.write_half) or (patches and form.write_patches) or form.write
 
 
 def _check_place(out: Path, form: Form, *, format: str, again: bool) -> None:

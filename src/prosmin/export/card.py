@@ -15,6 +15,7 @@ from prosmin.data.decode import MAX_LONGER, MAX_SHORTER
 from prosmin.data.views import evaluation_view
 from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError
+from prosmin.models.vit import patch_tokens
 
 BATCHES = (1, 5)
 """Sizes of the batches that are compared: one image, and another size than the graph was traced with."""
@@ -30,14 +31,16 @@ def random_views(views: ViewsConfig, count: int) -> Tensor:
 
 
 @torch.inference_mode()
-def outputs_of(encoder: Encoder, views: Tensor) -> dict[str, Tensor]:
-    """The outputs of the encoder for views, by name: features, and mean and scale if it has them."""
+def outputs_of(encoder: Encoder, views: Tensor, *, patches: bool = False) -> dict[str, Tensor]:
+    """The outputs of the encoder for views, by name: features, mean and scale if it has them, `patches` of a ViT."""
     embedding = encoder.method.encode(views)  # type: ignore[operator]
     outputs = {"features": embedding.features}
     if embedding.mean is not embedding.features:  # a backbone of timm has no mean
         outputs["mean"] = embedding.mean
     if embedding.scale is not None and bool((embedding.scale > 0).any()):  # a deterministic network has scale 0
         outputs["scale"] = embedding.scale
+    if patches:
+        outputs["patches"] = patch_tokens(encoder.method.get_submodule("online.backbone"), views)
     return outputs
 
 
@@ -48,8 +51,9 @@ def check_agreement(
     worst: dict[str, float] = {}
     for count in BATCHES:
         views = random_views(encoder.config.views, count)
-        expected = outputs_of(encoder, views)
-        for name, found in exported(views).items():
+        outputs = exported(views)
+        expected = outputs_of(encoder, views, patches="patches" in outputs)
+        for name, found in outputs.items():
             worst[name] = max(worst.get(name, 0.0), deviation(found, expected[name]))
             if not worst[name] <= tolerance:  # also for NaN
                 raise ProsminError(
@@ -73,6 +77,7 @@ class Form:
 
     write: Callable[[Encoder, Path], list[str]]  # returns lines that say what was written
     write_half: Callable[[Encoder, Path], list[str]] | None = None  # the same with weights in float16
+    write_patches: Callable[[Encoder, Path], list[str]] | None = None  # the same with an output of patch features
     write_page: Callable[[Encoder, Path | str, Path], None] | None = None  # for readers, from the run and the folder
     suffix: str = ""
     entry: str  # an entry that only the cards of this format have

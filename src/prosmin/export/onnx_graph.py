@@ -1,5 +1,6 @@
-"""ONNX: evaluation views (N, 3, h, h) in; features, mean and scale out, for any number N of images."""
+"""ONNX: evaluation views (N, 3, h, h) in; features, mean, scale and patches out, for any number N of images."""
 
+import copy
 import json
 import warnings
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from prosmin.encoder import Encoder
-from prosmin.errors import ProsminError
+from prosmin.errors import ProsminError, UsageError
 from prosmin.export.card import (
     BATCHES,
     Form,
@@ -23,6 +24,7 @@ from prosmin.export.card import (
     random_views,
     write_card,
 )
+from prosmin.models.vit import features_and_patches
 
 TOLERANCE = 1e-4
 """Of an output's size: the rounding of float32 sums in another order is a hundredth of this."""
@@ -36,6 +38,7 @@ _MEANINGS = {
     "features": "the backbone's representation, for classifiers and neighbours",
     "mean": "the embedding of the image, or the mean of its forecast distribution",
     "scale": "the standard deviation of that distribution; the mean of its logarithm is the uncertainty",
+    "patches": "features of each patch (h, w, D), row 0 at the top: the last block's tokens after the final norm",
 }
 
 
@@ -44,19 +47,49 @@ class _Graph(nn.Module):
 
     def __init__(self, method: nn.Module, names: list[str]) -> None:
         super().__init__()
-        self.method = method
         self.names = names
+        self.kept: list[Tensor] = []
+        if "patches" in names:
+            method = copy.deepcopy(method)
+            method.set_submodule("online.backbone", _Keeping(method.get_submodule("online.backbone"), self.kept))
+        self.method = method
 
     def forward(self, views: Tensor) -> tuple[Tensor, ...]:
         """(N, 3, h, h) -> the named outputs."""
-        embedding = self.method.encode(views)._asdict()  # type: ignore[operator]
-        return tuple(embedding[name] for name in self.names)
+        outputs = self.method.encode(views)._asdict()  # type: ignore[operator]
+        if self.kept:
+            outputs["patches"] = self.kept.pop()
+        return tuple(outputs[name] for name in self.names)
 
 
-def write(encoder: Encoder, file: Path) -> list[str]:
+class _Keeping(nn.Module):
+    """A ViT that also keeps its patch tokens, so that the graph has one pass through it and not two."""
+
+    def __init__(self, vit: nn.Module, kept: list[Tensor]) -> None:
+        super().__init__()
+        self.vit, self.kept = vit, kept
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 3, h, h) -> features (N, D)."""
+        features, patches = features_and_patches(self.vit, x)
+        self.kept.append(patches)
+        return features
+
+
+def write_patches(encoder: Encoder, file: Path) -> list[str]:
+    """The same with the output `patches`."""
+    if not encoder.has_patches:
+        raise UsageError(
+            f"--patches needs a ViT, and the backbone of this encoder is {encoder.config.backbone.name}. "
+            "Leave --patches out."
+        )
+    return write(encoder, file, patches=True)
+
+
+def write(encoder: Encoder, file: Path, *, patches: bool = False) -> list[str]:
     """Trace, describe, write and compare with onnxruntime."""
     example = random_views(encoder.config.views, 2)  # torch.export would take a batch of 1 for a constant
-    outputs = outputs_of(encoder, example)
+    outputs = outputs_of(encoder, example, patches=patches)
     program = _traced(_Graph(encoder.method, list(outputs)).eval(), example, list(outputs))
     _remove_paths(program.model)
     _rename_inner(program.model, set(outputs))
@@ -68,7 +101,7 @@ def write(encoder: Encoder, file: Path) -> list[str]:
             name: {"type": "float32", "shape": ["N", *value.shape[1:]], "meaning": _MEANINGS[name]}
             for name, value in outputs.items()
         },
-        "absent": [name for name in _MEANINGS if name not in outputs],
+        "absent": [name for name in _MEANINGS if name not in (*outputs, "patches")],
         "preprocessing": describe_preprocessing(encoder.config.views),
         "opset": program.model.opset_imports[""],
     }
@@ -165,4 +198,11 @@ def _lines(encoder: Encoder, card: dict[str, Any], *, worst: float) -> list[str]
     ]
 
 
-FORM = Form(write=write, suffix=".onnx", entry="opset", names=(_DATA,), packages=("onnx", "onnxscript", "onnxruntime"))
+FORM = Form(
+    write=write,
+    write_patches=write_patches,
+    suffix=".onnx",
+    entry="opset",
+    names=(_DATA,),
+    packages=("onnx", "onnxscript", "onnxruntime"),
+)

@@ -88,6 +88,14 @@ def patch_tokens(backbone: nn.Module, x: Tensor) -> Tensor:
     return last[0].permute(0, 2, 3, 1)  # timm gives (N, D, h / patch, w / patch)
 
 
+def features_and_patches(backbone: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Features (N, D) and `patch_tokens` in one pass."""
+    assert has_patches(backbone)
+    with _attention(backbone, x):
+        tokens, last = backbone.forward_intermediates(x, indices=1, norm=True)  # type: ignore[operator]
+        return backbone.forward_head(tokens), last[0].permute(0, 2, 3, 1)  # type: ignore[operator]
+
+
 def has_class_attention(backbone: nn.Module) -> bool:
     """Whether the last block is attention with a class token."""
     return (
