@@ -197,7 +197,7 @@ def test_the_command_of_a_cell_trains_it(capsys, monkeypatch):
         (["heads.scale=learned,zero", "training.seed=1,1"], ["heads.scale=learned+training.seed=1 and"]),
         (["backbone.name=resnet8_cifar,resnet7_cifar"], ["resnet7_cifar", "backbone.name is"]),
         (["method.name=prosmin,ibot"], ["method.name=ibot: ", "vit_tiny"]),
-        (["views.local=0,2", "method.name=mocov3"], ["views.local=2+method.name=mocov3: "]),
+        (["views.local=0,-1", "method.name=mocov3"], ["views.local=-1+method.name=mocov3: "]),
     ],
 )
 def test_a_cell_that_cannot_be_trained_is_refused_before_training(tmp_path, over, parts, monkeypatch):

@@ -68,13 +68,15 @@ def test_a_step_of_the_method_is_the_reference_of_its_networks_outputs():
         torch.testing.assert_close(method.centre.value, centre)
 
 
+@pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("name", ["dino", "ibot"])
-def test_the_last_layer_waits_and_then_learns(name):
+def test_the_last_layer_waits_and_then_learns(name, normalised):
     """While frozen nothing moves it, weight decay included; its first step after that is of ordinary size."""
-    config = tiny_method(name, heads__freeze_last_epochs="1", **({"heads__shared": "false"} if name == "ibot" else {}))
+    fields = {"heads__freeze_last_epochs": "1", "heads__normalise_last": str(normalised).lower()}
+    config = tiny_method(name, **fields, **({"heads__shared": "false"} if name == "ibot" else {}))
     method = build_method(config)
     optimizer = torch.optim.AdamW([p for p in method.parameters() if p.requires_grad], lr=1e-3, weight_decay=0.5)
-    lasts = {key: p for key, p in method.online.named_parameters() if key.endswith("last.weight")}
+    lasts = {key: p for key, p in method.online.named_parameters() if "last." in key}
     start = {key: p.detach().clone() for key, p in lasts.items()}
     first = method.online.projector.mlp[0].weight.detach().clone()
     for step in range(12):
@@ -92,4 +94,28 @@ def test_the_last_layer_waits_and_then_learns(name):
                 moved = (p.detach() - before[key]).abs()
                 assert 0 < float(moved.max()) < 3e-3, (key, step)
     assert not torch.equal(method.online.projector.mlp[0].weight, first)
-    assert len(lasts) == (2 if name == "ibot" else 1)
+    assert len(lasts) == (2 if name == "ibot" else 1) * (1 if normalised else 2)
+
+
+@pytest.mark.parametrize("name", ["dino", "ibot"])
+def test_the_rows_of_the_last_layer_keep_length_one_or_learn_theirs(name):
+    """`normalise_last`: the published norm_last_layer. The target follows the gains as it follows all weights."""
+    for normalised in (True, False):
+        fields = {"heads__freeze_last_epochs": "0", "heads__normalise_last": str(normalised).lower()}
+        method = build_method(config := tiny_method(name, **fields))
+        optimizer = torch.optim.AdamW([p for p in method.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.0)
+        for step in range(5):
+            output = method(tiny_views(config), tiny_draws(step=step))
+            output.losses.mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            method.update(output.statistics, momentum=0.5)
+        bottlenecks = torch.eye(config.heads.bottleneck)
+        online, target = (
+            network.projector.last(bottlenecks).T.norm(dim=1).detach() for network in (method.online, method.target)
+        )
+        if normalised:
+            torch.testing.assert_close(online, torch.ones_like(online))
+        else:
+            assert 0.001 < (online - 1).abs().mean() < 0.06  # five steps of at most about 0.01
+            assert 0 < (target - 1).abs().mean() < (online - 1).abs().mean()

@@ -20,29 +20,34 @@ def _unit(*shape: int, seed: int) -> torch.Tensor:
 
 
 def reference_loss(queries, keys, *, temperature: float) -> list[float]:
-    """ctr(q1, k2) + ctr(q2, k1) of the paper's algorithm 1, in plain Python, an image at a time."""
-    B = queries.shape[1]
+    """ctr(q1, k2) + ctr(q2, k1) of the paper's algorithm 1, in plain Python, an image at a time.
+
+    Each query of a local view adds ctr(q, k1) and ctr(q, k2); the sum is scaled to two terms, as many as without them.
+    """
+    V, B = queries.shape[:2]
+    pairs = [(view, key) for view in range(V) for key in range(2) if view != key]
     losses = [0.0] * B
-    for view, other in ((0, 1), (1, 0)):
+    for view, key in pairs:
         for b in range(B):
             logits = [
-                sum(float(a) * float(c) for a, c in zip(queries[view, b], keys[other, n], strict=True)) / temperature
+                sum(float(a) * float(c) for a, c in zip(queries[view, b], keys[key, n], strict=True)) / temperature
                 for n in range(B)
             ]
             losses[b] += 2 * temperature * (math.log(sum(math.exp(z) for z in logits)) - logits[b])
-    return losses
+    return [loss * 2 / len(pairs) for loss in losses]
 
 
+@pytest.mark.parametrize("local", [0, 3])
 @pytest.mark.parametrize("temperature", [0.2, 1.0])
-def test_the_loss_is_the_papers(temperature):
-    queries, keys = _unit(2, 5, 6, seed=1), _unit(2, 5, 6, seed=2)
+def test_the_loss_is_the_papers(temperature, local):
+    queries, keys = _unit(2 + local, 5, 6, seed=1), _unit(2, 5, 6, seed=2)
     found = Contrast(temperature)(queries, keys, torch.arange(5))
     expected = reference_loss(queries, keys, temperature=temperature)
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=0)
 
 
 def test_the_gradient_is_that_of_the_loss():
-    queries, keys = _unit(2, 3, 4, seed=1).requires_grad_(), _unit(2, 3, 4, seed=2)
+    queries, keys = _unit(3, 3, 4, seed=1).requires_grad_(), _unit(2, 3, 4, seed=2)
     assert torch.autograd.gradcheck(lambda q: Contrast(0.2)(q, keys, torch.arange(3)), (queries,))
 
 
@@ -53,17 +58,50 @@ def test_matching_queries_and_keys_have_the_smallest_loss():
     assert bool((Contrast(0.2)(keys.roll(1, 1), keys, torch.arange(8)) > perfect).all())
 
 
-def test_a_step_of_the_method_is_the_reference_of_its_networks_outputs():
-    config = tiny_method("mocov3", target__start="independent", loss__temperature="0.3")
+@pytest.mark.parametrize("local", [0, 2])
+def test_a_step_of_the_method_is_the_reference_of_its_networks_outputs(local):
+    """All views are queries, after the global ones the local; only global views are keys."""
+    fields = {"target__start": "independent", "loss__temperature": "0.3", "views__local": str(local)}
+    config = tiny_method("mocov3", **fields)
     method = build_method(config).double()
-    views = type(v := tiny_views(config, pictures=5))(v.global_views.double(), None)
+    views = type(v := tiny_views(config, pictures=5))(*(x if x is None else x.double() for x in v))
     output = method(views, tiny_draws(pictures=5))
-    x = views.global_views.flatten(0, 1)
-    queries = method.predictor(method.online(x)[1]).detach()
-    keys = method.target(x)[1]
-    queries, keys = ((z / z.norm(dim=1, keepdim=True)).unflatten(0, (2, 5)) for z in (queries, keys))
+    groups = [x.flatten(0, 1) for x in views if x is not None]
+    assert len(groups) == (2 if local else 1)
+    queries = method.predictor(method.online(groups)[1]).detach()
+    keys = method.target(groups[:1])[1]
+    queries, keys = ((z / z.norm(dim=1, keepdim=True)).unflatten(0, (-1, 5)) for z in (queries, keys))
+    assert (len(queries), len(keys)) == (2 + local, 2)
     expected = reference_loss(queries, keys, temperature=0.3)
     torch.testing.assert_close(output.losses.detach(), torch.tensor(expected, dtype=torch.float64))
+    assert len(output.observed["features"]) == 10
+
+
+def test_local_views_change_the_queries_and_no_key():
+    """The gradient of the loss reaches local views; the keys and what `update` needs do not see them."""
+    config = tiny_method("mocov3", views__local="2")
+    method = build_method(config)
+    views = tiny_views(config, pictures=5)
+    views.local_views.requires_grad_()
+    output = method(views, tiny_draws(pictures=5))
+    output.losses.sum().backward()
+    assert bool((views.local_views.grad.abs().amax((2, 3, 4)) > 0).all())
+    others = type(views)(views.global_views, torch.randn_like(views.local_views))
+    again = method(others, tiny_draws(pictures=5))
+    torch.testing.assert_close(again.observed["target"], output.observed["target"])
+    assert not torch.allclose(again.losses, output.losses)
+
+
+@pytest.mark.parametrize("vit", [False, True])
+def test_local_views_of_another_size_need_no_other_network(vit):
+    config = tiny_method("mocov3", vit=vit, views__local="1")
+    assert config.views.local_size != config.views.global_size
+    without = build_method(tiny_method("mocov3", vit=vit))
+    found = build_method(config)
+    assert {key: x.shape for key, x in found.state_dict().items()} == {
+        key: x.shape for key, x in without.state_dict().items()
+    }
+    assert found(tiny_views(config), tiny_draws()).losses.isfinite().all()
 
 
 def test_the_heads_are_the_papers():
@@ -75,11 +113,6 @@ def test_the_heads_are_the_papers():
     z = projector(torch.randn(64, 16, generator=torch.Generator().manual_seed(0)))
     torch.testing.assert_close(z.mean(0), torch.zeros(8), rtol=0, atol=1e-5)
     assert [type(layer).__name__ for layer in batchnorm_mlp([8, 32, 8])] == [*layers, *layers[:2]]
-
-
-def test_local_views_are_refused():
-    with pytest.raises(UsageError, match=r"views\.local is 2"):
-        build_method(tiny_method("mocov3", views__local="2"))
 
 
 def test_the_patch_embedding_of_a_vit_stays_random_by_default():
@@ -135,7 +168,7 @@ from prosmin.models.batchnorm import gather_rows
 torch.set_num_threads(1)
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", store=dist.FileStore({store!r}, 2), rank=rank, world_size=2)
-queries, keys = (_unit(2, 6, 4, seed=seed)[:, rank * 3 : rank * 3 + 3] for seed in (1, 2))
+queries, keys = (_unit(n, 6, 4, seed=seed)[:, rank * 3 : rank * 3 + 3] for n, seed in ((4, 1), (2, 2)))
 gathered, first = gather_rows(keys)
 assert torch.equal(gathered, _unit(2, 6, 4, seed=2)), "the keys of both processes, in order"
 print(*Contrast(0.2)(queries, gathered, torch.arange(first, first + 3)).tolist())
@@ -150,5 +183,5 @@ def test_two_processes_have_each_others_images_as_negatives(tmp_path):
     commands = [[sys.executable, "-c", script, str(rank)] for rank in range(2)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     found = [float(x) for process in running for x in process.communicate(timeout=120)[0].split()]
-    alone = Contrast(0.2)(_unit(2, 6, 4, seed=1), _unit(2, 6, 4, seed=2), torch.arange(6))
+    alone = Contrast(0.2)(_unit(4, 6, 4, seed=1), _unit(2, 6, 4, seed=2), torch.arange(6))
     assert found == pytest.approx(alone.tolist(), rel=1e-12)

@@ -101,6 +101,23 @@ def test_prototypes_begin_as_long_as_those_of_a_plain_layer():
     assert found.norm(dim=1).mean().item() == pytest.approx(plain.norm(dim=1).mean().item(), rel=0.02)
 
 
+def test_a_free_last_layer_starts_as_a_normalised_one_and_multiplies_each_row_by_its_gain():
+    def build(**options: bool) -> Projector:
+        torch.manual_seed(0)
+        return Projector(8, hidden=16, bottleneck=6, dim=10, batchnorm=False, prototypes=True, **options)
+
+    normalised, free = build(), build(normalise_last=False)
+    y = torch.randn(5, 8)
+    assert torch.equal(free(y), normalised(y))
+    assert free.last.gain.shape == (10, 1)  # a matrix, on which weight decay acts, as published
+    assert free.state_dict().keys() - normalised.state_dict().keys() == {"last.gain"}
+    with torch.no_grad():
+        free.last.gain[3] = 2.5
+    expected = normalised(y).detach()
+    expected[:, 3] *= 2.5
+    torch.testing.assert_close(free(y), expected)
+
+
 def test_scale_starts_where_it_should_and_the_twin_has_none():
     torch.manual_seed(0)
     t = 0.05 * torch.randn(64, 12)

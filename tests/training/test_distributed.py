@@ -27,6 +27,7 @@ SETTINGS |= {"training__epochs": "2", "training__checkpoint_every": "4"}
 # Convolutions in float64 are slow. Runs that are killed must be long enough to be killed.
 SMALL = SETTINGS | {"views__global_size": "16", "views__local_size": "8"}
 RUNS = {name: tiny_method(name, **(SETTINGS if name in ("prosmin", "ibot") else SMALL)) for name in METHODS}
+RUNS["local queries"] = tiny_method("mocov3", **SMALL, views__local="2")
 # Without BatchNorm, parts of a batch give the gradient of the whole.
 WHOLE = {"vit": True, "heads__batchnorm": "false", **SETTINGS}
 RUNS["whole batch"] = tiny_method("prosmin", **WHOLE)

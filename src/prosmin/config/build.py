@@ -138,6 +138,7 @@ _FREE = {
 
 
 _ADDED: dict[str, Tree] = {
+    "heads": {"normalise_last": True},
     "loss": {"score_weight": 1.0},
     "target": {"whitening": "centre", "whitening_eps": 1e-3, "whitening_momentum": 0.9},
 }

@@ -136,6 +136,7 @@ class DinoHeads:
     bottleneck: int = option(256, "width that is l2-normalised before the last layer")
     dim: int = option(65536, "K, the number of prototypes")
     batchnorm: bool = option(False, "BatchNorm in the projector")
+    normalise_last: bool = option(True, "rows of the last layer have length one; false: each has a gain that learns")
     freeze_last_epochs: float = option(1.0, "epochs during which the last layer is frozen")
 
     def __post_init__(self) -> None:
@@ -166,6 +167,7 @@ class IbotHeads:
     dim: int = option(8192, "K, the number of prototypes")
     batchnorm: bool = option(False, "BatchNorm in the projectors")
     shared: bool = option(True, "one projector for class and patch tokens; false: one each")
+    normalise_last: bool = option(True, "rows of the last layers have length one; false: each has a gain that learns")
     freeze_last_epochs: float = option(1.0, "epochs during which the last layers are frozen")
 
     def __post_init__(self) -> None:
@@ -209,7 +211,7 @@ class MocoHeads:
 
 @dataclass(frozen=True, kw_only=True)
 class MocoLoss:
-    """InfoNCE between the queries of one global view and the keys of the other."""
+    """InfoNCE between the queries of a view and the keys of the other global views."""
 
     temperature: float = option(0.2, "temperature of the similarities (the paper's ResNet: 1.0)")
 

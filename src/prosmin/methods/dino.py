@@ -72,7 +72,7 @@ class DINO(nn.Module):
         """Cross-entropy of every online view with the target's probabilities of the other global views."""
         G, B = views.global_views.shape[:2]
         groups = [group.flatten(0, 1) for group in views if group is not None]
-        self.frozen = freeze_for(self.freeze_epochs, self.last_weights(), draws)
+        self.frozen = freeze_for(self.freeze_epochs, self.online.projector.last_weights(), draws)
         features, online = self.online(groups)  # (V B, D), (V B, K)
         with torch.no_grad():
             raw = self.target(groups[:1])[1].unflatten(0, (G, B))  # (G, B, K)
@@ -83,10 +83,6 @@ class DINO(nn.Module):
             observed={"features": features[: G * B].detach(), "target": raw},
             statistics={"centre": batch_mean(raw)},
         )
-
-    def last_weights(self) -> list[nn.Parameter]:
-        """The weights that are frozen during the first epochs."""
-        return [self.online.projector.last_weight]
 
     def target_temperature(self, epoch: float) -> float:
         """The target's temperature at an epoch."""

@@ -55,7 +55,7 @@ class TokenEmbedder(nn.Module):
     def last_weights(self) -> list[nn.Parameter]:
         """The weights that are frozen during the first epochs."""
         projectors = [self.projector, self.patch_projector]
-        return [projector.last_weight for projector in projectors if projector is not None]
+        return [weight for projector in projectors if projector is not None for weight in projector.last_weights()]
 
 
 class PatchDistillation(nn.Module):

@@ -1,7 +1,8 @@
 """MoCo v3: a query must be more similar to the key of its image's other view than to any other image's key.
 
 Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021. Two views and no
-queue: the other images of the batch, of all processes, are the negatives.
+queue: the other images of the batch, of all processes, are the negatives. Local views, which the published method does
+not have, are further queries; keys are of global views only.
 """
 
 from itertools import pairwise
@@ -18,6 +19,7 @@ from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.models.backbones import build_backbone
 from prosmin.models.batchnorm import gather_rows
 from prosmin.models.target import make_target, update_target
+from prosmin.models.vit import encode
 
 
 def batchnorm_mlp(widths: list[int]) -> nn.Sequential:
@@ -43,9 +45,9 @@ class KeyEncoder(nn.Module):
             initialise_as_published(self.backbone)
         _freeze_patch_embedding(self.backbone, config)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Views (N, 3, h, h) -> features (N, D), projections (N, K)."""
-        features = self.backbone(x)
+    def forward(self, groups: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Groups of views, one size per group, (n, 3, h, h) -> features (N, D), projections (N, K)."""
+        features = torch.cat([encode(self.backbone, x) for x in groups])
         return features, self.projector(features)
 
 
@@ -57,15 +59,19 @@ class Contrast(nn.Module):
         self.temperature = temperature
 
     def forward(self, queries: Tensor, keys: Tensor, rows: Tensor) -> Tensor:
-        """2 temperature * sum over both views of the cross-entropy of picking the right key of the other view.
+        """4 temperature * mean over pairs of two different views of the cross-entropy of picking the right key.
 
-        unit queries (2, B, K), unit keys (2, N, K), rows (B,) of the right keys -> (B,). The factor keeps the
-        size of the gradient about the same at every temperature.
+        unit queries (V, B, K), unit keys (G, N, K), rows (B,) of the right keys -> (B,). The first G queries are of the
+        views of the keys. Without local views there are two pairs, and this is the published 2 temperature * their sum;
+        the temperature keeps the size of the gradient about the same.
         """
         with torch.autocast(queries.device.type, enabled=False):
-            logits = torch.einsum("gbk,gnk->gbn", queries, keys.flip(0)) / self.temperature  # (2, B, N)
-            hits = logits.gather(2, rows.expand(2, -1)[..., None])[..., 0]  # (2, B)
-            return 2.0 * self.temperature * (logits.logsumexp(-1) - hits).sum(0)
+            logits = torch.einsum("vbk,gnk->vgbn", queries, keys) / self.temperature  # (V, G, B, N)
+            V, G = logits.shape[:2]
+            hits = logits.gather(3, rows.expand(V, G, -1)[..., None])[..., 0]
+            pairs = logits.logsumexp(-1) - hits  # (V, G, B)
+            different = 1.0 - torch.eye(V, G, dtype=pairs.dtype, device=pairs.device)[..., None]
+            return 4.0 * self.temperature * (different * pairs).sum((0, 1)) / (V * G - G)
 
 
 class MoCoV3(nn.Module):
@@ -75,10 +81,6 @@ class MoCoV3(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        if config.views.local:
-            raise UsageError(
-                f"views.local is {config.views.local}; MoCo v3 uses the two global views only: set views.local to 0."
-            )
         heads = config.heads
         self.online = KeyEncoder(config)
         self.predictor = batchnorm_mlp([heads.dim, heads.hidden, heads.dim])
@@ -86,17 +88,17 @@ class MoCoV3(nn.Module):
         self.contrast = Contrast(config.loss.temperature)
 
     def forward(self, views: Views, draws: Draws) -> Output:
-        """Queries of each view against the keys of the other view of all images."""
+        """Queries of each view against the keys of the other global views of all images."""
         G, B = views.global_views.shape[:2]
-        x = views.global_views.flatten(0, 1)  # (G B, 3, h, h)
-        features, projections = self.online(x)
-        queries = _unit(self.predictor(projections)).unflatten(0, (G, B))  # (G, B, K)
+        groups = [group.flatten(0, 1) for group in views if group is not None]
+        features, projections = self.online(groups)  # (V B, D), (V B, K)
+        queries = _unit(self.predictor(projections)).unflatten(0, (-1, B))  # (V, B, K)
         with torch.no_grad():
-            keys = _unit(self.target(x)[1]).unflatten(0, (G, B))  # (G, B, K)
+            keys = _unit(self.target(groups[:1])[1]).unflatten(0, (G, B))  # (G, B, K)
         all_keys, first = gather_rows(keys)  # (G, N, K)
         return Output(
-            losses=self.contrast(queries, all_keys, torch.arange(first, first + B, device=x.device)),
-            observed={"features": features.detach(), "target": keys},
+            losses=self.contrast(queries, all_keys, torch.arange(first, first + B, device=keys.device)),
+            observed={"features": features[: G * B].detach(), "target": keys},
             statistics={},
         )
 
@@ -106,7 +108,7 @@ class MoCoV3(nn.Module):
 
     def encode(self, x: Tensor) -> Embedding:
         """Evaluation views, (N, 3, h, h); the mean is the query."""
-        features, projections = self.online(x)
+        features, projections = self.online([x])
         return Embedding(features, _unit(self.predictor(projections)), None)
 
 

@@ -15,17 +15,20 @@ class UnitLinear(nn.Module):
     """A linear layer whose rows have length one: the weight-normalised last layer of DINO's head.
 
     The output depends on directions only, but a step rotates a longer row less. `as_plain`: rows start with the length
-    they have in nn.Linear.
+    they have in nn.Linear. `free`: every row is multiplied by a gain that starts at one and learns.
     """
 
-    def __init__(self, inputs: int, outputs: int, *, as_plain: bool = False) -> None:
+    def __init__(self, inputs: int, outputs: int, *, as_plain: bool = False, free: bool = False) -> None:
         super().__init__()
         weight = nn.Linear(inputs, outputs, bias=False).weight.detach()
         self.weight = nn.Parameter(nn.init.trunc_normal_(weight, std=(3 * inputs) ** -0.5 if as_plain else 0.02))
+        # A column and not a vector: as published, weight decay acts on it.
+        self.gain = nn.Parameter(torch.ones(outputs, 1)) if free else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., inputs) -> (..., outputs): cosines, when x has length one."""
-        return F.linear(x, F.normalize(self.weight, dim=1))
+        """(..., inputs) -> (..., outputs): cosines, when x has length one, times the gains if there are any."""
+        rows = F.normalize(self.weight, dim=1)
+        return F.linear(x, rows if self.gain is None else self.gain * rows)
 
 
 def mlp(widths: list[int], *, batchnorm: bool) -> nn.Sequential:
@@ -57,6 +60,7 @@ class Projector(nn.Module):
         bottleneck_batchnorm: bool = False,
         last: Literal["learned", "fixed", "none"] = "learned",
         prototypes: bool = False,
+        normalise_last: bool = True,
     ) -> None:
         super().__init__()
         width = dim if last == "none" else bottleneck
@@ -64,8 +68,8 @@ class Projector(nn.Module):
         self.mlp = mlp([inputs, hidden, hidden, width], batchnorm=batchnorm)
         self.norm = nn.BatchNorm1d(width, affine=False) if normalised else nn.Identity()
         # The prototypes of DINO and iBOT start as published.
-        layer = None if last == "none" else UnitLinear(bottleneck, dim, as_plain=prototypes)
-        self.last = layer and layer.requires_grad_(last == "learned")
+        unit = None if last == "none" else UnitLinear(bottleneck, dim, as_plain=prototypes, free=not normalise_last)
+        self.last = unit and unit.requires_grad_(last == "learned")
 
     def forward(self, y: Tensor) -> Tensor:
         """(N, inputs) -> (N, K)."""
@@ -74,11 +78,10 @@ class Projector(nn.Module):
             return self.norm(x.to(torch.promote_types(x.dtype, torch.float32)))
         return self.last(F.normalize(self.norm(x), dim=-1))
 
-    @property
-    def last_weight(self) -> nn.Parameter:
-        """The weight of the last layer, of projectors that have one."""
+    def last_weights(self) -> list[nn.Parameter]:
+        """The parameters of the last layer, of projectors that have one: directions and, if they are free, gains."""
         assert self.last is not None
-        return self.last.weight
+        return list(self.last.parameters())
 
 
 LOG_SCALE_RANGE = 5.0
@@ -156,4 +159,5 @@ def build_projector(inputs: int, config: Config) -> Projector:
         bottleneck_batchnorm=getattr(heads, "bottleneck_batchnorm", False),
         last=getattr(heads, "last", "learned"),
         prototypes=not hasattr(heads, "last"),  # the heads of DINO and iBOT
+        normalise_last=getattr(heads, "normalise_last", True),
     )
