@@ -109,11 +109,12 @@ def test_the_cores_are_shared(monkeypatch):
 
 def test_the_number_of_a_process():
     assert place({}) is None
-    assert place({"PROSMIN_PROCESS": "1/2/77"}) == (1, 2)
+    assert place({"PROSMIN_PROCESS": "1/2"}) == (1, 2)
 
 
 def test_a_helper_starts_no_others(monkeypatch):
-    monkeypatch.setenv("PROSMIN_PROCESS", f"1/2/{os.getppid()}")
+    monkeypatch.setenv("PROSMIN_PROCESS", "1/2")
+    monkeypatch.setenv("PROSMIN_PARENT", str(os.getppid()))
     with helpers(2, []) as others:
         assert others == Helpers()
 
@@ -123,7 +124,7 @@ def test_a_process_ends_without_the_one_that_started_it():
 import os, time
 from prosmin.local_processes import helpers
 
-os.environ["PROSMIN_PROCESS"] = f"1/2/{os.getppid()}"
+os.environ |= {"PROSMIN_PROCESS": "1/2", "PROSMIN_PARENT": str(os.getppid())}
 with helpers(2, []):
     print("waits", flush=True)
     time.sleep(600)

@@ -1,5 +1,6 @@
 """From the words of the command line to an exit status. Errors are one message; `--debug` adds the traceback."""
 
+import logging
 import os
 import shlex
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from prosmin.commands import make_parser
 from prosmin.commands.parsing import read_fields
 from prosmin.errors import Interrupted, ProsminError
+from prosmin.interrupts import MESSAGE, is_further_process, was_received
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     arguments = [a for a in given if a != "--debug"]
     warnings.showwarning = _show_warning
+    logging.getLogger("prosmin").setLevel(logging.DEBUG if debug else logging.INFO)
     try:
         options, rest = make_parser().parse_known_args(arguments)
         options.given = given
@@ -28,20 +31,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ProsminError as error:
         if debug:
             traceback.print_exc()
-        print(f"prosmin: {error}", file=sys.stderr)
+        if not (isinstance(error, Interrupted) and is_further_process()):
+            print(f"prosmin: {error}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
-        print("prosmin: interrupted; finished work is saved, the same command continues.", file=sys.stderr)
-        return Interrupted.exit_status
+        return _interrupted()
     except BrokenPipeError:  # nobody reads our output any more
         _give_up_output()
         return 1
     except Exception as error:
         if debug:
             traceback.print_exc()
+        if was_received():  # such as the end of the other processes of a run, which got the signal, too
+            return _interrupted()
         print(f"prosmin: {_unexpected(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _interrupted() -> int:
+    if not is_further_process():
+        print(f"prosmin: {MESSAGE}", file=sys.stderr)
+    return Interrupted.exit_status
 
 
 def _flush() -> None:

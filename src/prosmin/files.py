@@ -15,6 +15,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from prosmin.errors import ProsminError
+from prosmin.interrupts import if_interrupted
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
@@ -31,10 +32,11 @@ def writing(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
-        yield part
-        part.chmod(_umask_mode())
-        flush(part)
-        part.replace(path)
+        with if_interrupted(part.unlink):
+            yield part
+            part.chmod(_umask_mode())
+            flush(part)
+            part.replace(path)
         flush(path.parent)
     except (OSError, SafetensorError) as error:
         with suppress(OSError):  # it may not exist
@@ -144,26 +146,34 @@ def staged(out: Path, *, folder: Path) -> Iterator[Path]:
     """An empty temporary folder; its files move to `folder` when the block succeeds and are removed when it fails."""
     part = out.with_name(f".{out.name}.part")
     new = [parent for parent in part.parents if not parent.exists()]
+
+    def remove() -> None:
+        shutil.rmtree(part, ignore_errors=True)
+        for parent in new:
+            with suppress(OSError):  # not empty if something was written
+                parent.rmdir()
+
     try:
-        shutil.rmtree(part, ignore_errors=True)  # from an export that was killed
-        part.mkdir(parents=True)
-        yield part
-        files = sorted(
-            part.iterdir(), key=lambda file: file.suffix == ".json"
-        )  # the card last, as it describes the others
-        for file in files:
-            flush(file)
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in files:
-            file.replace(folder / file.name)
-        flush(folder)
+        with if_interrupted(remove):
+            shutil.rmtree(part, ignore_errors=True)  # from an export that was killed
+            part.mkdir(parents=True)
+            yield part
+            _move_files(part, folder)
     except (OSError, SafetensorError, ProsminError) as error:
         cause = error.__cause__ if isinstance(error, ProsminError) else error  # `writing` has wrapped it already
         if not isinstance(cause, OSError | SafetensorError):
             raise
         raise ProsminError(f"{out} cannot be written: {reason(cause)}. {advice(cause, out)}") from cause
     finally:
-        shutil.rmtree(part, ignore_errors=True)
-        for parent in new:
-            with suppress(OSError):  # not empty if something was written
-                parent.rmdir()
+        remove()
+
+
+def _move_files(part: Path, folder: Path) -> None:
+    """Move the files of one folder to another; the card is last, as it describes the others."""
+    files = sorted(part.iterdir(), key=lambda file: file.suffix == ".json")
+    for file in files:
+        flush(file)
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        file.replace(folder / file.name)
+    flush(folder)

@@ -13,12 +13,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from prosmin.errors import ProsminError, UsageError
+from prosmin.interrupts import PARENT, if_interrupted, leave
 
 
 class Launch(NamedTuple):
@@ -53,13 +55,16 @@ def launch_of(environment: Mapping[str, str]) -> Launch | None:
 START = f"""
 import sys
 sys.path.append({str(Path(__file__).parents[1])!r})
-from prosmin.cli import main
-sys.exit(main(sys.argv[1:]))
+from prosmin.__main__ import program
+program()
 """
 """Run with -P: the process imports the same prosmin as the first one, and nothing from the working directory."""
 
 PLACE = "PROSMIN_PROCESS"
-"""RANK/WORLD/PARENT in the environment of every process but the first; PARENT is the process number of the first."""
+"""RANK/WORLD in the environment of every process but the first, which is the one of `interrupts.PARENT`."""
+
+ENDING = 5.0
+"""Seconds that a process has to end after SIGTERM: a fraction of one is enough to remove an unfinished file."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +92,27 @@ class Helpers:
                 )
 
     def end(self) -> None:
-        """End those that still run, and wait for them."""
-        for helper in self.started:
-            helper.process.terminate()
-        for helper in self.started:
-            helper.process.wait()
+        """End those that still run, and wait for them.
+
+        Without Popen.wait: an interrupt may come while the main thread is in it, and its lock is not free then.
+        """
+        running = [helper.process.pid for helper in self.started if helper.process.poll() is None]
+        for number, seconds in ((signal.SIGTERM, ENDING), (signal.SIGKILL, ENDING)):
+            for process in running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, number)
+            until = time.monotonic() + seconds
+            while running and time.monotonic() < until:
+                running = [process for process in running if not _has_ended(process)]
+                time.sleep(0.01)
+
+
+def _has_ended(process: int) -> bool:
+    """Whether a child has ended; its status remains for Popen."""
+    try:
+        return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # Popen has asked for it
+        return True
 
 
 def _ending(status: int) -> str:
@@ -112,7 +133,7 @@ def helpers(count: int, arguments: Sequence[str]) -> Iterator[Helpers]:
     if count < 1:
         raise UsageError(f"--processes is {count}; allowed: 1 or more.")
     if PLACE in os.environ:
-        with ending_without(int(os.environ[PLACE].split("/")[2]), every=0.2):
+        with ending_without(int(os.environ[PARENT]), every=0.2):
             yield Helpers()
         return
     if count == 1:
@@ -130,19 +151,18 @@ def helpers(count: int, arguments: Sequence[str]) -> Iterator[Helpers]:
     if "OMP_NUM_THREADS" not in os.environ:
         shares["OMP_NUM_THREADS"] = str(max(1, cores // count))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_environment(shares))
+        stack.enter_context(environment(shares))
         others = Helpers(tuple(stack.enter_context(_started(rank, count, arguments)) for rank in range(1, count)))
-        try:
-            yield others
-        finally:
-            others.end()
+        stack.callback(others.end)
+        stack.enter_context(if_interrupted(others.end))
+        yield others
 
 
 def place(environment: Mapping[str, str]) -> tuple[int, int] | None:
     """Rank and number of processes, in a process that `helpers` started; else None."""
     if PLACE not in environment:
         return None
-    rank, world, _ = environment[PLACE].split("/")
+    rank, world = environment[PLACE].split("/")
     return int(rank), int(world)
 
 
@@ -152,7 +172,7 @@ def _started(rank: int, count: int, arguments: Sequence[str]) -> Iterator[Helper
         tempfile.TemporaryFile() as stderr,
         subprocess.Popen(
             [sys.executable, "-P", "-c", START, *arguments],
-            env={**os.environ, PLACE: f"{rank}/{count}/{os.getpid()}"},
+            env={**os.environ, PLACE: f"{rank}/{count}", PARENT: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
@@ -163,7 +183,8 @@ def _started(rank: int, count: int, arguments: Sequence[str]) -> Iterator[Helper
 
 
 @contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Within the block, these variables are set."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -183,7 +204,7 @@ def ending_without(parent: int, *, every: float = 1.0) -> Iterator[None]:
     def watch() -> None:
         while not left.wait(every):
             if os.getppid() != parent:
-                os._exit(1)
+                leave(1)
 
     threading.Thread(target=watch, daemon=True, name="prosmin-parent").start()
     try:

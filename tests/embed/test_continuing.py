@@ -178,7 +178,7 @@ class TestContinuing:
             (5, 8, 1),
         ),
         ({"SLURM_STEP_NUM_TASKS": "6", "SLURM_PROCID": "4", "SLURM_LOCALID": "1"}, (4, 6, 1)),
-        ({"PROSMIN_PROCESS": "1/3/7", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}, (1, 3, 1)),
+        ({"PROSMIN_PROCESS": "1/3", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}, (1, 3, 1)),
     ],
 )
 def test_which_process_this_is(environment, expected):

@@ -103,10 +103,12 @@ def check_decoding() -> str:
 def check_writing() -> str:
     """A write that fails half-way must leave the old file and nothing else."""
     from prosmin.files import write_text, writing
+    from prosmin.interrupts import if_interrupted
 
     # The default place of runs; if it is not writable, examine_disk has a note about it.
     where = str(Path.cwd()) if os.access(Path.cwd(), os.W_OK) else tempfile.gettempdir()
-    with tempfile.TemporaryDirectory(prefix=".prosmin-doctor-", dir=where) as folder:
+    temporary = tempfile.TemporaryDirectory(prefix=".prosmin-doctor-", dir=where)
+    with if_interrupted(temporary.cleanup), temporary as folder:
         path = Path(folder) / "file.txt"
         write_text(path, "whole")
         try:

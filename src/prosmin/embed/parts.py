@@ -21,6 +21,7 @@ from prosmin.data.sources.folder import FolderSource
 from prosmin.data.unreadable import CheckedSource
 from prosmin.errors import ProsminError
 from prosmin.files import write_text
+from prosmin.interrupts import if_interrupted
 from prosmin.local_processes import Helpers, launch_of, place
 
 PATIENCE = 60
@@ -153,22 +154,32 @@ def open_folder(
             process.wait_until(lambda: take(lock) or finished(), what=f"lock of {folder}")
         elif not take(lock):
             raise ProsminError(f"Another process is writing to {folder}. Wait for it, or give another file with --out.")
-        try:
-            file = folder / SETTINGS
-            if process.rank == 0 and not file.exists():
-                write_text(file, json.dumps(settings, indent=1))
-            process.wait_until(lambda: file.exists() or finished(), what=str(file))
-            if file.exists():
-                refuse_other(_read(file), settings, what=str(folder))
-            else:  # the first process has finished and removed the folder, which this one then made again
-                shutil.rmtree(folder, ignore_errors=True)
-            yield
-        except BaseException:
+
+        def abandon() -> None:
             if process.is_all:
                 process.helpers.end()
                 if not any(folder.glob("*-*")):
                     shutil.rmtree(folder)  # it failed before there was anything to keep
+
+        try:
+            with if_interrupted(abandon):
+                _use(folder, settings, process, finished=finished)
+                yield
+        except BaseException:
+            abandon()
             raise
+
+
+def _use(folder: Path, settings: dict[str, Any], process: Process, *, finished: Callable[[], bool]) -> None:
+    """Write the settings, or check that the folder has the same."""
+    file = folder / SETTINGS
+    if process.rank == 0 and not file.exists():
+        write_text(file, json.dumps(settings, indent=1))
+    process.wait_until(lambda: file.exists() or finished(), what=str(file))
+    if file.exists():
+        refuse_other(_read(file), settings, what=str(folder))
+    else:  # the first process has finished and removed the folder, which this one then made again
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def refuse_other(found: dict[str, Any], requested: dict[str, Any], *, what: str) -> None:

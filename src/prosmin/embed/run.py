@@ -30,6 +30,7 @@ from prosmin.encoder import Encoder, Summary, load
 from prosmin.encoder.neighbourhood import AMONG_THEMSELVES, NEIGHBOURS
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import writing
+from prosmin.interrupts import if_interrupted
 from prosmin.local_processes import Helpers
 
 
@@ -116,7 +117,8 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
                     _rewrite_changed(job, scoring, parts)
                 joined = join(parts, request.out, source, about, max_bad=job.max_bad)
                 process.helpers.end()
-                shutil.rmtree(job.folder)
+                with if_interrupted(partial(shutil.rmtree, job.folder, ignore_errors=True)):
+                    shutil.rmtree(job.folder)
             _print_summary(joined, scoring, request)
     return request.out
 

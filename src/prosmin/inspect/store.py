@@ -24,6 +24,7 @@ from prosmin.embed.parts import take
 from prosmin.encoder.stored import metadata_of
 from prosmin.errors import ProsminError
 from prosmin.files import check_writable
+from prosmin.interrupts import if_interrupted
 
 PARTS = ".parts"
 MARK = "mark"
@@ -155,19 +156,28 @@ def used_alone(folder: Path, outputs: Sequence[str]) -> Iterator[None]:
         lock = (folder / PARTS / ".lock").open("w")
     except OSError as error:
         raise ProsminError(f"{folder} cannot be used: {error.strerror}. Give another folder with --out.") from None
+
+    def abandon() -> None:
+        if any((folder / PARTS).rglob("*.parquet")):
+            return  # the same command continues with these
+        shutil.rmtree(folder / PARTS, ignore_errors=True)
+        with suppress(OSError):  # it is not empty: an earlier inspection is in it
+            folder.rmdir()
+
+    def remove_parts() -> None:
+        shutil.rmtree(folder / PARTS, ignore_errors=True)
+
     with lock:
         if not take(lock):
             raise ProsminError(f"Another process is writing to {folder}. Wait for it, or give another one with --out.")
         try:
-            yield
+            with if_interrupted(abandon):
+                yield
         except BaseException:
-            if any((folder / PARTS).rglob("*.parquet")):
-                raise  # the same command continues with these
-            shutil.rmtree(folder / PARTS, ignore_errors=True)
-            with suppress(OSError):  # it is not empty: an earlier inspection is in it
-                folder.rmdir()
+            abandon()
             raise
-        shutil.rmtree(folder / PARTS, ignore_errors=True)
+        with if_interrupted(remove_parts):
+            remove_parts()
 
 
 def refuse_foreign(folder: Path, outputs: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 import atexit
 import inspect
+import logging
 import os
 import warnings
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from prosmin.config import ComputeConfig, Config
 from prosmin.errors import UsageError
-from prosmin.local_processes import ending_without, launch_of
+from prosmin.interrupts import PARENT
+from prosmin.local_processes import ending_without, environment, launch_of
 from prosmin.training.loggers import make_loggers
 
 PATIENCE = timedelta(hours=1)
@@ -34,6 +36,7 @@ def make_fabric(config: Config, out: Path) -> Fabric:
             "compute.accelerator is cuda, but no GPU is visible. `prosmin doctor` lists the devices; "
             "--compute.accelerator auto trains on the CPU then."
         )
+    quieten_fabric()
     devices, nodes = layout(config.compute, os.environ)
     if devices > 1:
         os.environ["LOCAL_WORLD_SIZE"] = str(devices)  # torchrun's variable, by which processes share the cores
@@ -56,8 +59,22 @@ def make_fabric(config: Config, out: Path) -> Fabric:
     keeps_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if keeps_store and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
         _join_again(fabric)
-    fabric.launch()
+    with _launching():
+        fabric.launch()
     return fabric
+
+
+def quieten_fabric() -> None:
+    """Show what Fabric says about itself only with --debug; its advice on matrix products is about what we set."""
+    if not logging.getLogger("prosmin").isEnabledFor(logging.DEBUG):
+        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+
+
+def _launching() -> AbstractContextManager[None]:
+    """In a process that the first one started, end if that one has ended: nobody would answer."""
+    if PARENT in os.environ:
+        return ending_without(int(os.environ[PARENT]))
+    return environment({PARENT: str(os.getpid())})
 
 
 def ending_with_first(fabric: Fabric) -> AbstractContextManager[None]:

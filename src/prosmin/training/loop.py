@@ -45,6 +45,9 @@ class StopRequest:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.name is not None and number == signal.SIGINT:
+            before = self._before[signal.SIGINT]
+            if callable(before):  # in the program it ends the process, in a notebook it raises KeyboardInterrupt
+                before(number, frame)
             raise KeyboardInterrupt
         self.name = signal.Signals(number).name
 

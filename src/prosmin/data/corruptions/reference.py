@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from prosmin.errors import ProsminError
+from prosmin.interrupts import if_interrupted
 
 PACKAGE = "imagecorruptions-imaug"
 INSTALL = "pip install 'prosmin[corruptions]'"
@@ -121,8 +122,9 @@ def _processes(count: int) -> Iterator[Callable[[list[tuple]], Iterator[np.ndarr
         return
     single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     command = [sys.executable, "-m", "prosmin.data.corruptions.worker"]
-    started = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | single)
+    pipe = subprocess.PIPE
+    started = [  # each in a group of its own, which Ctrl-C does not reach: it ends when its input does
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, env=os.environ | single, process_group=0)
         for _ in range(count)
     ]
     idle: SimpleQueue[subprocess.Popen] = SimpleQueue()
@@ -136,9 +138,14 @@ def _processes(count: int) -> Iterator[Callable[[list[tuple]], Iterator[np.ndarr
         finally:
             idle.put(process)
 
+    def kill() -> None:
+        for process in started:
+            process.kill()
+
     pool = ThreadPoolExecutor(count)
     try:
-        yield lambda tasks: pool.map(ask, tasks)
+        with if_interrupted(kill):
+            yield lambda tasks: pool.map(ask, tasks)
     finally:
         pool.shutdown(cancel_futures=True)
         for process in started:

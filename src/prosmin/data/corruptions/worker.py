@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import signal
 import sys
 
 from prosmin.data.corruptions.reference import corrupt_some
@@ -11,20 +10,22 @@ from prosmin.errors import ProsminError
 
 def main() -> None:
     """Work until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which closes the input
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the library prints
     while True:
         try:
             task = pickle.load(sys.stdin.buffer)
-        except EOFError:
+        except (EOFError, pickle.UnpicklingError):  # the other process has ended, perhaps in the middle of a task
             return
         try:
             answer: object = corrupt_some(*task)
         except ProsminError as error:
             answer = error
-        pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
-        answers.flush()
+        try:
+            pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
+            answers.flush()
+        except BrokenPipeError:
+            os._exit(1)  # not `return`: Python would try to write the rest again and report it
 
 
 if __name__ == "__main__":
