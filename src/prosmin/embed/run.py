@@ -289,7 +289,7 @@ def _about(run: str, settings: dict[str, Any], scoring: Scoring | None, command:
         about["threshold"] = scoring.threshold
         about["false_alarms"] = scoring.reference.reached(scoring.rate)
         about["reference"] = {"bank": len(images.features), "k": images.k, "scores": len(scores)}
-    return about | {"columns": columns.column_meanings(patches=settings["patches"] is not None)}
+    return about | {"columns": columns.column_meanings(patches=settings.get("patches") is not None)}
 
 
 def _print_summary(joined: Joined, scoring: Scoring | None, request: Request) -> None:
