@@ -100,11 +100,9 @@ def test_empty_and_missing_image_folders_leave_nothing_behind(capsys, tmp_path, 
         status, _, err = run(capsys, "pretrain", "--recipe", "demo", "--data", spec, "--out", "run")
         assert status == 2
         assert part in err
-    status, _, err = run(
-        capsys, "pretrain", "--recipe", "demo", "--method.name", "mocov3", "--views.local", "2", "--out", "run"
-    )
+    status, _, err = run(capsys, "pretrain", "--recipe", "demo-vit", "--views.global_size", "30", "--out", "run")
     assert status == 2
-    assert "views.local" in err
+    assert "views.global_size" in err
     assert [p.name for p in tmp_path.iterdir()] == ["empty"]
 
 
