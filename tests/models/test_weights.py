@@ -117,8 +117,10 @@ class TestLayouts:
         sentence = load_backbone_weights(backbone, tmp_path / "encoder.safetensors")
         assert "an encoder of prosmin" in sentence
         assert all(torch.equal(tensor, trained[name]) for name, tensor in backbone.state_dict().items())
-        with pytest.raises(UsageError, match=r"folder.*/encoder\.safetensors"):
-            load_backbone_weights(backbone, tmp_path)
+        assert load_backbone_weights(backbone, tmp_path) == sentence  # the folder stands for the file
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(UsageError, match=r"empty.* without encoder\.safetensors"):
+            load_backbone_weights(backbone, tmp_path / "empty")
 
 
 class TestGrid:

@@ -69,6 +69,22 @@ class Config:
             self.loss.check(views=2 + self.views.local)
         if isinstance(self.target, ProsminTarget):
             self.target.check(self.heads, batch_size=self.training.batch_size)
+        self._check_start()
+
+    def _check_start(self) -> None:
+        """What continues from given weights needs them, in both networks."""
+        for name in ("guard", "guard_every"):
+            value = getattr(self.training, name)
+            if value and self.backbone.weights is None:
+                raise UsageError(
+                    f"training.{name} is {value:g}, but there is no starting encoder to compare with: "
+                    "give backbone.weights too, or leave it out."
+                )
+        if self.backbone.freeze_epochs and self.target.start != "copy":
+            raise UsageError(
+                f"backbone.freeze_epochs is {self.backbone.freeze_epochs:g}, but target.start is "
+                f"{self.target.start!r}: the target would have random weights. Set target.start to copy."
+            )
 
 
 def groups(method: str) -> dict[str, type]:
@@ -131,13 +147,15 @@ _FREE = {
     "data": ("max_bad",),
     "training": (
         "max_steps", "checkpoint_every", "checkpoint_minutes", "keep", "log_every", "logger", "knn_every",
-        "knn_pictures", "on_collapse",
+        "knn_pictures", "on_collapse", "guard", "guard_every",
     ),
 }  # fmt: skip
 """Fields that may change when a run is resumed, in addition to all of `compute`."""
 
 
 _ADDED: dict[str, Tree] = {
+    "backbone": {"freeze_epochs": 0.0},
+    "optimizer": {"layer_decay": 1.0},
     "heads": {"normalise_last": True},
     "loss": {"score_weight": 1.0},
     "target": {"whitening": "centre", "whitening_eps": 1e-3, "whitening_momentum": 0.9},

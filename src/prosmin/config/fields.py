@@ -94,15 +94,28 @@ class ViewsConfig:
 class BackboneConfig:
     """f: the network whose output is the representation."""
 
-    name: str = option("resnet14_cifar", "a small ResNet (resnet8_cifar ... resnet18_cifar) or any timm ViT or ResNet")
+    name: str = option(
+        "resnet14_cifar", "a small ResNet (resnet8_cifar ... resnet18_cifar) or any timm ViT or ResNet: [timm:]NAME"
+    )
     patch_size: int | None = option(None, "ViT: side of a patch in pixels, if not as the name says")
     width: int | None = option(None, "ViT: embedding width, if not as the name says")
     depth: int | None = option(None, "ViT: number of blocks, if not as the name says")
     heads: int | None = option(None, "ViT: attention heads, if not as the name says")
     drop_path: float = option(0.0, "rate of stochastic depth in the online network")
-    weights: str | None = option(None, "initial weights: an encoder.safetensors, or a file of timm, DINO, iBOT, MoCo")
+    weights: str | None = option(
+        None,
+        "initial weights: pretrained (timm's own), a run, a shipped encoder, or a file of timm, DINO, iBOT, MoCo",
+    )
+    freeze_epochs: float = option(0.0, "epochs in which only the heads learn; needs backbone.weights")
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name.removeprefix("timm:"))  # both spellings mean the same network
+        check_at_least(0, "backbone", self, "freeze_epochs")
+        if self.freeze_epochs and self.weights is None:
+            raise UsageError(
+                f"backbone.freeze_epochs is {self.freeze_epochs:g}, but the backbone starts with random weights. "
+                "Give backbone.weights too, or leave it at 0."
+            )
         check_at_least(1, "backbone", self, "patch_size", "width", "depth", "heads")
         check(0.0 <= self.drop_path < 1.0, "backbone.drop_path", self.drop_path, "a rate from 0 to below 1")
 
@@ -143,8 +156,12 @@ class OptimizerConfig:
     weight_decay: float = option(0.04, "weight decay at the start, on matrices and filters only")
     weight_decay_end: float = option(0.4, "weight decay at the end; cosine schedule in between")
     clip: float | None = option(3.0, "gradients are clipped to this norm; null: no clipping")
+    layer_decay: float = option(
+        1.0, "the backbone's deepest layer learns at this share of the rate, each layer below at this share of the next"
+    )
 
     def __post_init__(self) -> None:
+        check(0 < self.layer_decay <= 1, "optimizer.layer_decay", self.layer_decay, "a factor above 0, at most 1")
         check_at_least(0, "optimizer", self, "lr", "lr_end", "warmup_epochs", "weight_decay", "weight_decay_end")
         check_positive("optimizer", self, "clip")
 
@@ -169,11 +186,20 @@ class TrainingConfig:
         "last", "the encoder to save at the end: the last, or that with the best kNN"
     )
     on_collapse: Literal["warn", "stop"] = option("warn", "what to do if features collapse or the loss diverges")
+    guard: float | None = option(
+        None,
+        "share of the starting encoder's nearest neighbours that the encoder must keep, or an earlier checkpoint "
+        "becomes the encoder; only with backbone.weights; null or 0: off",
+    )
+    guard_every: int | None = option(
+        None, "steps between comparisons with the starting encoder; only with backbone.weights; null: 20 per run"
+    )
 
     def __post_init__(self) -> None:
         check_at_least(0, "training", self, "seed")
+        check_share("training.guard", self.guard or 0.0)
         check_at_least(1, "training", self, "epochs", "max_steps", "batch_size", "accumulate")
-        check_at_least(1, "training", self, "checkpoint_every", "keep", "log_every", "knn_every")
+        check_at_least(1, "training", self, "checkpoint_every", "keep", "log_every", "knn_every", "guard_every")
         check_positive("training", self, "checkpoint_minutes")
         check_at_least(100, "training", self, "knn_pictures")
         if self.encoder == "best" and self.knn_every is None:

@@ -24,6 +24,7 @@ from prosmin.errors import ProsminError, UsageError
 from prosmin.messages import closest, did_you_mean
 from prosmin.methods import seeded
 from prosmin.methods.output import Embedding
+from prosmin.models.pretrained import create_pretrained
 from prosmin.models.weights import Weights, fill_backbone, read_weights
 
 _SCHEME = "timm:"
@@ -121,16 +122,8 @@ def _filled(model: str, weights: Weights | None, options: dict[str, Any]) -> tup
     if weights is not None:
         backbone = _network(model, options)
         return backbone, fill_backbone(backbone, weights)
-    try:
-        backbone = timm.create_model(model, pretrained=True, num_classes=0)
-    except Exception as error:  # the hub, the network and timm raise many kinds
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ProsminError(
-            f"timm's weights of {model} cannot be loaded: {reason}. "
-            f"Without a network connection, give a file of weights: timm:{model}@FILE."
-        ) from None
-    known = timm.get_pretrained_cfg(model)
-    return backbone, f"timm's own weights, tag {known.tag}." if known is not None else "timm's own weights."
+    remedy = f"Without a network connection, give a file of weights: timm:{model}@FILE."
+    return create_pretrained(model, remedy=remedy)
 
 
 def _views(model: str, backbone: nn.Module, file: Path | None) -> dict[str, Any]:

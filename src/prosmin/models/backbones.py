@@ -4,13 +4,15 @@ from typing import Any
 
 import timm
 import torch
-from timm.models import is_model_in_modules
+from timm.models import group_parameters, is_model_in_modules
 from timm.models.resnet import ResNet
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from prosmin.config import BackboneConfig, Config
 from prosmin.errors import UsageError
+from prosmin.messages import closest, did_you_mean
+from prosmin.models.pretrained import PRETRAINED, create_pretrained
 from prosmin.models.resnet import RESNETS, SmallResNet
 from prosmin.models.vit import speed_up
 
@@ -23,25 +25,54 @@ def build_backbone(config: BackboneConfig, *, image_size: int) -> nn.Module:
             raise UsageError(f"backbone.drop_path is for timm models; backbone.name is {config.name!r}. Leave it at 0.")
         return SmallResNet(*RESNETS[config.name])
     if not timm.is_model(config.name):
+        hint = did_you_mean(closest(config.name.partition(".")[0], timm.list_models()))
         raise UsageError(
-            f"backbone.name is {config.name!r}; allowed: {', '.join(RESNETS)}, "
+            f"backbone.name is {config.name!r}.{hint} Allowed: {', '.join(RESNETS)}, "
             "or a name from timm.list_models('vit_*') or timm.list_models('resnet*')."
         )
     if not is_vit(config.name):
         _refuse_vit_options(config)
+    try:
+        network = timm.create_model(config.name, num_classes=0, **_timm_options(config, image_size))
+    except (TypeError, RuntimeError) as error:  # an argument that it does not take, an unknown tag
+        raise UsageError(f"timm cannot build backbone.name {config.name!r} with these options: {error}.") from None
+    return speed_up(network) if isinstance(network, VisionTransformer) else network
+
+
+def build_pretrained(config: BackboneConfig, *, image_size: int) -> tuple[nn.Module, str]:
+    """The network with timm's own weights, and a sentence on them."""
+    if config.name in RESNETS:
+        raise UsageError(
+            f"backbone.weights is {PRETRAINED}, but timm has no weights of {config.name}. "
+            "Choose a network of timm, or give a file of weights."
+        )
+    remedy = (
+        f"Without a network connection, give --backbone.weights FILE with weights of {config.name}; "
+        "timm.list_pretrained() lists the networks that timm has weights of."
+    )
+    return create_pretrained(config.name, remedy=remedy, **_timm_options(config, image_size))
+
+
+def _timm_options(config: BackboneConfig, image_size: int) -> dict[str, Any]:
     options = vit_options(config, image_size)
     if config.drop_path:  # some networks do not take the argument
         options["drop_path_rate"] = config.drop_path
-    try:
-        network = timm.create_model(config.name, num_classes=0, **options)
-    except TypeError as error:
-        raise UsageError(f"timm cannot build backbone.name {config.name!r} with these options: {error}.") from None
-    return speed_up(network) if isinstance(network, VisionTransformer) else network
+    return options
 
 
 def is_vit(name: str) -> bool:
     """Whether timm's name is one of its plain ViTs, such as those of DINO and DeiT."""
     return is_model_in_modules(name, {"vision_transformer", "deit"})
+
+
+def layer_depths(backbone: nn.Module, name: str) -> dict[str, int]:
+    """The layer of each parameter of a network, 0 at the input: stem, then blocks."""
+    matcher = getattr(backbone, "group_matcher", None)
+    if matcher is None:
+        raise UsageError(
+            f"optimizer.layer_decay needs to know the layers of {name}, and timm does not say them. Leave it at 1."
+        )
+    return group_parameters(backbone, matcher(coarse=False), reverse=True)
 
 
 def check_views(backbone: nn.Module, config: Config) -> None:

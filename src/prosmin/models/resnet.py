@@ -56,6 +56,10 @@ class SmallResNet(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, str]:
+        """The layers from input to output as patterns of parameter names, as timm's networks give them."""
+        return {"stem": r"^stem", "blocks": r"^blocks\.(\d+)"}
+
     def forward(self, x: Tensor) -> Tensor:
         """Features of a batch of images."""
         x = x.contiguous(memory_format=torch.channels_last)

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from prosmin.config import Config
 from prosmin.errors import MissingFileError, ProsminError, UsageError
 from prosmin.messages import some
+from prosmin.models.backbones import build_pretrained
+from prosmin.models.pretrained import other_normalisation
 
 # Where a checkpoint keeps its networks; DINO and iBOT evaluate the teacher, not the student.
 _CONTAINERS = ("teacher", "student", "state_dict", "model")
@@ -48,6 +50,7 @@ _HARMLESS: list[Any] = [
 ]
 
 
+_ENCODER = "encoder.safetensors"  # in a run folder
 _OTHER_NETWORK = "Choose the network that the file was made with."
 
 
@@ -81,6 +84,8 @@ def load_backbone_weights(backbone: nn.Module, file: Path) -> str:
 def read_weights(file: Path) -> Weights:
     """The backbone's tensors in a file of any of the layouts."""
     file = file.expanduser()
+    if (file / _ENCODER).is_file():  # a run folder
+        file = file / _ENCODER
     content = _read(file)
     while (name := next((c for c in _CONTAINERS if isinstance(content.get(c), Mapping)), None)) is not None:
         content = content[name]
@@ -129,7 +134,7 @@ def fill_backbone(backbone: nn.Module, weights: Weights) -> str:
 def _read(file: Path) -> Mapping[str, Any]:
     """A file's content: tensors and plain numbers."""
     if file.is_dir():
-        raise UsageError(f"The weights {file} are a folder. Give a file, such as {file / 'encoder.safetensors'}.")
+        raise UsageError(f"The weights {file} are a folder without {_ENCODER}. Give a finished run, or a file.")
     if not file.is_file():
         raise MissingFileError(f"The weights file {file} does not exist.")
     try:
@@ -203,11 +208,18 @@ def _sentence(weights: Weights, used: Mapping[str, Tensor], left_out: list[str])
     return "; ".join(parts) + "."
 
 
-def load_initial_weights(method: nn.Module, config: Config) -> str:
-    """Load `backbone.weights` into the online backbone, and into the target's if that starts as a copy."""
-    assert config.backbone.weights is not None
-    online = method.get_submodule("online.backbone")
-    sentence = load_backbone_weights(online, Path(config.backbone.weights))
+def load_initial_weights(method: nn.Module, config: Config, file: Path | None) -> tuple[str, str]:
+    """Load a file, or timm's own weights, into the online backbone, and into the target's if that starts as a copy.
+
+    Returns a sentence that says what was loaded, and a warning, which may be empty.
+    """
+    online, warning = method.get_submodule("online.backbone"), ""
+    if file is None:
+        network, sentence = build_pretrained(config.backbone, image_size=config.views.global_size)
+        online.load_state_dict(network.state_dict(), strict=True)
+        warning = other_normalisation(network, config.views)
+    else:
+        sentence = load_backbone_weights(online, file)
     if config.target.start == "copy":
         method.get_submodule("target.backbone").load_state_dict(online.state_dict(), strict=True)
-    return sentence
+    return sentence, warning

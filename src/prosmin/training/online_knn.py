@@ -1,16 +1,14 @@
 """kNN during training: the accuracy of the current features on a held-out tenth of the labelled images."""
 
-import torch
 from torch import Tensor, nn
 
 from prosmin.config import Config
 from prosmin.data.stream import Feed
 from prosmin.data.subsets import balanced_subset, held_out_mask
-from prosmin.data.views import evaluation_view
 from prosmin.encoder.neighbours import knn_top1
 from prosmin.errors import UsageError
+from prosmin.training.features import current_features
 
-BATCH = 256
 SEED = 0  # the same images in all runs on a set, whatever their seeds
 
 
@@ -29,27 +27,11 @@ class OnlineKnn:
         self.feed, self.config = feed, config
         self._held_out(self.chosen)  # an error, if any, comes before the first step
 
-    @torch.no_grad()
     def __call__(self, method: nn.Module) -> float:
         """Top-1 accuracy on the held-out tenth; the method does not change."""
-        modes = [(module, module.training) for module in method.modules()]
-        method.eval()
-        weights = next(method.parameters())
-        device = weights.device
-        features, numbers = [], []
-        # The networks are compiled for training only: compiling them for these few passes would take longer.
-        with torch.compiler.set_stance("force_eager"):
-            for batch in self.feed.batches(self.chosen.split(BATCH)):
-                view = evaluation_view(batch.images, batch.sizes, self.config.views).to(weights.dtype)
-                with torch.autocast(device.type, torch.bfloat16, enabled=self.config.compute.precision == "bf16-mixed"):
-                    features.append(method.encode(view).features.float())  # type: ignore[operator]
-                numbers.append(batch.index)
-        for module, mode in modes:
-            module.training = mode
-        number = torch.cat(numbers)
+        features, numbers = current_features(method, self.feed, self.chosen, self.config)
         assert self.feed.labels is not None
-        labels = self.feed.labels[number]
-        return knn_top1(torch.cat(features), labels, self._held_out(number))
+        return knn_top1(features, self.feed.labels[numbers], self._held_out(numbers))
 
     def _held_out(self, numbers: Tensor) -> Tensor:
         """Which of the images with these numbers are held out, (N,) mask; an error if none would be."""

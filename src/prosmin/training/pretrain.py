@@ -23,11 +23,11 @@ from prosmin.encoder import background as backgrounds
 from prosmin.encoder import load, save_encoder
 from prosmin.encoder.file import read_card
 from prosmin.errors import ProsminError, UsageError
+from prosmin.files import staged
 from prosmin.methods import build_method
 from prosmin.models.backbones import check_views, checkpoint_activations
 from prosmin.models.batchnorm import synchronise_batchnorm
 from prosmin.models.compiling import compile_networks
-from prosmin.models.weights import load_initial_weights
 from prosmin.randomness import generator
 from prosmin.training import checkpoint as checkpoints
 from prosmin.training import health
@@ -36,6 +36,7 @@ from prosmin.training.launch import disconnect_at_exit, ending_with_first, layou
 from prosmin.training.loop import train
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.run_folder import RunFolder
+from prosmin.training.start import load_start
 from prosmin.training.step import make_optimizer
 
 T = TypeVar("T")
@@ -85,7 +86,10 @@ def _pretrain(fabric: Fabric, config: Config, run: RunFolder) -> None:
     if checkpoint is not None and checkpoint.pictures:
         _check_images(fabric, run, checkpoint, describe_images(fabric, feed, config), config.data.spec)
     if config.backbone.weights is not None and checkpoint is None:
-        _print(fabric, load_initial_weights(method, config))
+        loaded, warning = load_start(method, config)
+        _print(fabric, loaded)
+        if warning:
+            warnings.warn(warning, stacklevel=2)
     knn = _in_first(fabric, lambda: OnlineKnn(feed, config)) if config.training.knn_every else None
     _in_first(fabric, lambda: run.open(config))
     _in_first(fabric, lambda: run.update_config(config))
@@ -192,8 +196,9 @@ def _train(
     done = train(fabric, config, run, feed, order, model, optimizer, start=start, steps=steps, knn=knn)
     if fabric.is_global_zero:
         step = _load_best(run, method) if config.training.encoder == "best" else done
-        save_encoder(method, config, run.path, step=step, steps=steps, trained=done)
-        store_background(run.path, feed, fabric.device, seen=done * config.training.batch_size)
+        with staged(run.encoder_file, folder=run.path) as part:  # an encoder without its background has other scores
+            save_encoder(method, config, part, step=step, steps=steps, trained=done)
+            store_background(part, feed, fabric.device, seen=done * config.training.batch_size)
         for key in feed.bad:
             print(f"left out: {key}", file=sys.stderr)
         verdict = health.verdict(run.read_metrics(), config)

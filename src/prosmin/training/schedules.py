@@ -28,6 +28,7 @@ class Values:
     lr: float
     weight_decay: float
     momentum: float
+    backbone: float = 1.0  # factor of the backbone's learning rate: 0 while it is frozen
 
 
 def values(config: Config, step: int, *, steps: int, steps_per_epoch: int) -> Values:
@@ -39,4 +40,5 @@ def values(config: Config, step: int, *, steps: int, steps_per_epoch: int) -> Va
         lr=warmup_cosine(step, steps, warmup, peak, min(optimizer.lr_end, peak)),
         weight_decay=cosine(step, steps, optimizer.weight_decay, optimizer.weight_decay_end),
         momentum=cosine(step, steps, target.momentum, target.momentum_end),
+        backbone=float(step >= round(config.backbone.freeze_epochs * steps_per_epoch)),
     )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import AdamW, Optimizer
 
 from prosmin import randomness
@@ -17,7 +18,7 @@ from prosmin.data.stream import Batch
 from prosmin.data.views import Views
 from prosmin.errors import ProsminError
 from prosmin.methods.output import Draws, Output, as_scalar
-from prosmin.models.backbones import is_recordable
+from prosmin.models.backbones import is_recordable, layer_depths
 from prosmin.training.schedules import Values
 
 
@@ -33,27 +34,49 @@ class StepResult(NamedTuple):
         return self._replace(output=Output(self.output.losses, {}, {}))
 
 
+BACKBONE = "online.backbone"
+
+
 def make_optimizer(method: nn.Module, config: Config, *, fused: bool) -> Optimizer:
-    """AdamW over all trainable parameters; weight decay on matrices and filters only, not on biases and norms."""
-    speed = getattr(config.heads, "predictor_lr", 1.0)
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    """AdamW over all trainable parameters; weight decay on matrices and filters only, not on biases and norms.
+
+    The groups have a factor of the learning rate each, their `speed`, and say whether they are of the backbone.
+    """
+    speeds = _speeds(method, config)
+    apart = bool(config.backbone.freeze_epochs)  # else equal speeds are one group, which is faster
+    groups: dict[tuple[bool, float, bool], list[nn.Parameter]] = {}
     for name, parameter in method.named_parameters():
         if parameter.requires_grad:
-            groups.setdefault((parameter.ndim > 1, name.startswith("predictor.")), []).append(parameter)
+            is_backbone = apart and name.startswith(f"{BACKBONE}.")
+            groups.setdefault((parameter.ndim > 1, speeds.get(name, 1.0), is_backbone), []).append(parameter)
     return AdamW(
         [
-            {"params": parameters, "decays": decays, "speed": speed if is_predictor else 1.0}
-            for (decays, is_predictor), parameters in groups.items()
+            {"params": parameters, "decays": decays, "speed": speed, "backbone": is_backbone}
+            for (decays, speed, is_backbone), parameters in groups.items()
         ],
         lr=config.optimizer.lr,
         fused=fused,
     )
 
 
+def _speeds(method: nn.Module, config: Config) -> dict[str, float]:
+    """Factors of the learning rate by parameter, where they are not 1: the predictor's, and those of layer decay."""
+    speeds: dict[str, float] = {}
+    predictor: float = getattr(config.heads, "predictor_lr", 1.0)
+    if predictor != 1.0:
+        speeds = {name: predictor for name, _ in method.named_parameters() if name.startswith("predictor.")}
+    decay = config.optimizer.layer_decay
+    if decay != 1.0:
+        depths = layer_depths(method.get_submodule(BACKBONE), config.backbone.name)
+        top = max(depths.values()) + 1  # the heads
+        speeds |= {f"{BACKBONE}.{name}": decay ** (top - depth) for name, depth in depths.items()}
+    return speeds
+
+
 def apply_values(optimizer: Optimizer, values: Values) -> None:
-    """Set the learning rate and weight decay of a step."""
+    """Set the learning rate and weight decay of a step. A rate of 0 also stops AdamW's weight decay."""
     for group in optimizer.param_groups:
-        group["lr"] = values.lr * group["speed"]
+        group["lr"] = values.lr * group["speed"] * (values.backbone if group["backbone"] else 1.0)
         group["weight_decay"] = values.weight_decay if group["decays"] else 0.0
 
 
@@ -95,10 +118,20 @@ class TrainingStep:
         if self.config.backbone.drop_path:  # uses torch's own generator, whose state must not depend on earlier steps
             seed = self.config.training.seed
             torch.manual_seed(randomness.key(seed, step, f"drop path {self.fabric.global_rank}"))
+        statistics = self._batchnorm_statistics() if values.backbone == 0.0 else []
+        before = [buffer.clone() for buffer in statistics]
         result = self.compute_gradient(step, batch)
+        if statistics:  # a frozen backbone keeps them; the forward pass, perhaps a CUDA graph, has moved them
+            torch._foreach_copy_(statistics, before)
         self._update(result, momentum=values.momentum)
         self._clear_gradient()
         return result
+
+    def _batchnorm_statistics(self) -> list[Tensor]:
+        """The running statistics of the online and the target backbone; none for most ViTs."""
+        parts = (self.model.get_submodule(name) for name in (BACKBONE, "target.backbone"))
+        return [buffer for part in parts for module in part.modules() if isinstance(module, _BatchNorm)
+                for buffer in module.buffers(recurse=False)]  # fmt: skip
 
     def draws(self, step: int, images: int) -> Draws:
         """The random numbers of this process's first images."""
