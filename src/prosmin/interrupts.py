@@ -37,7 +37,7 @@ def if_interrupted(action: Callable[[], object]) -> Iterator[None]:
 
     It may run between any two steps of the main thread, so it must not wait for locks. Its errors are not reported.
     """
-    if _leaving is not None:  # another thread starts something new while the process ends
+    if _leaving not in (None, threading.current_thread()):  # this thread starts something new while the process ends
         threading.Event().wait()
     key = object()
     _actions[key] = action

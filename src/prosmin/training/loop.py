@@ -3,6 +3,7 @@
 import signal
 import threading
 from types import FrameType
+from typing import NoReturn
 
 from lightning_fabric import Fabric
 from torch import nn
@@ -27,7 +28,10 @@ SIGNALLED, COLLAPSED = 1, 2
 
 
 class StopRequest:
-    """Within the block, a signal sets `name` so that the loop can save and stop; a second Ctrl-C interrupts at once."""
+    """Within the block, a signal sets `name` so that the loop can save and stop; a second Ctrl-C interrupts at once.
+
+    A Ctrl-C that comes too late for the loop, which has done its last step, interrupts at the end of the block.
+    """
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -39,17 +43,22 @@ class StopRequest:
                 self._before[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+        if error is None and self.name == "SIGINT":
+            self._interrupt(None)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.name is not None and number == signal.SIGINT:
-            before = self._before[signal.SIGINT]
-            if callable(before):  # in the program it ends the process, in a notebook it raises KeyboardInterrupt
-                before(number, frame)
-            raise KeyboardInterrupt
+            self._interrupt(frame)
         self.name = signal.Signals(number).name
+
+    def _interrupt(self, frame: FrameType | None) -> NoReturn:
+        before = self._before[signal.SIGINT]
+        if callable(before):  # in the program it ends the process, in a notebook it raises KeyboardInterrupt
+            before(signal.SIGINT, frame)
+        raise KeyboardInterrupt
 
 
 def train(
