@@ -11,6 +11,7 @@ from prosmin import __version__
 from prosmin.commands import (
     ablate,
     benchmark,
+    calibrate,
     demo,
     doctor,
     embed,
@@ -30,6 +31,7 @@ COMMANDS = {
     "demo": demo,
     "inspect": inspect,
     "pretrain": pretrain,
+    "calibrate": calibrate,
     "evaluate": evaluate,
     "export": export,
     "ablate": ablate,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prosmin.data.sources import Source, files_marks
+from prosmin.data.sources import files_marks
 from prosmin.data.unreadable import CheckedSource
 from prosmin.embed.parts import PART, refuse_other
 from prosmin.embed.patches import check_type
@@ -62,9 +62,9 @@ def settings_of(
         "encoder": encoder.card["hash"],
         "data": source.spec,
         "pictures": len(source),
-        "names": _digest(source),
+        "names": names_digest(source),
         "reference": None if belonging is None else belonging.spec,
-        "reference_names": None if belonging is None else _digest(belonging),
+        "reference_names": None if belonging is None else names_digest(belonging),
         "false_alarms": None if belonging is None else request.false_alarms or FALSE_ALARMS,
         "score": None if belonging is None else SCORE,
         "threshold_from": None if belonging is None else "each reference image against the others",
@@ -75,7 +75,7 @@ def settings_of(
     }
 
 
-def _digest(source: Source) -> str:
+def names_digest(source: CheckedSource) -> str:
     """A hash of the images' names in order."""
     digest = hashlib.blake2b(digest_size=8)
     for i in range(len(source)):

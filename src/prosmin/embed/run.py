@@ -27,6 +27,7 @@ from prosmin.embed.request import NO_REFERENCE, Request, is_finished, refuse_cha
 from prosmin.embed.rows import Joined, Made, Scoring, join, mark_of, read_about, unreadable_of, write_table
 from prosmin.embed.stream import BATCH, fill, recorded
 from prosmin.encoder import Encoder, Summary, load
+from prosmin.encoder.calibrated import CALIBRATION
 from prosmin.encoder.neighbourhood import AMONG_THEMSELVES, NEIGHBOURS
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import writing
@@ -131,7 +132,8 @@ def _open(spec: str) -> Source:
 
 def _reference_images(encoder: Encoder, source: CheckedSource, request: Request) -> CheckedSource | None:
     """The images that belong; None if no score is requested, or if the training images are unknown."""
-    if request.reference == NO_REFERENCE or (request.reference is None and "encoder" in encoder.card):
+    unknown = "encoder" in encoder.card and CALIBRATION not in encoder.card
+    if request.reference == NO_REFERENCE or (request.reference is None and unknown):
         return None
     spec = request.reference or encoder.config.data.spec
     if spec == request.data:
@@ -145,8 +147,8 @@ def _reference_images(encoder: Encoder, source: CheckedSource, request: Request)
         relative = kind.files is not None and not Path(rest).expanduser().is_absolute()
         where = " Its path is relative to the directory of the training: run the command there." if relative else ""
         raise UsageError(
-            f"The default reference, the run's training images {spec}, cannot be opened: {error}{where} "
-            "Or give images that belong with --reference SPEC, or --reference none for no score."
+            f"The default reference, the images of the encoder's training or calibration, {spec}, cannot be opened: "
+            f"{error}{where} Or give images that belong with --reference SPEC, or --reference none for no score."
         ) from None
 
 

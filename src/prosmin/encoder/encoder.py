@@ -21,6 +21,7 @@ from prosmin.data.sources import Source
 from prosmin.data.stream import Batch, picture_batches
 from prosmin.data.views import evaluation_view, make_views
 from prosmin.encoder.background import Background, make_background, write_background
+from prosmin.encoder.calibrated import Calibrated
 from prosmin.encoder.detectors import KnnDistance
 from prosmin.encoder.file import write_encoder, write_reference
 from prosmin.encoder.foreign import Bare
@@ -85,8 +86,11 @@ class Encoder:
     def __repr__(self) -> str:
         backbone = self.method.get_submodule("online.backbone")
         step = self.card.get("step", 0)
+        method = self.config.method.name
+        if isinstance(self.method, Bare | Calibrated):
+            method = "none of ours" if isinstance(self.method, Bare) else f"calibrated {self.card.get('encoder')}"
         parts = {
-            "method": "none of ours" if isinstance(self.method, Bare) else self.config.method.name,
+            "method": method,
             "backbone": self.config.backbone.name,
             "step": "unknown" if step is None else step,
             "device": self.device,
@@ -231,15 +235,16 @@ class Encoder:
     def unexplained(self, images: Images) -> Tensor:
         """One minus the skill that each forecast expects of itself: 0 certain, 1 no better than the average image.
 
-        Only with `target.whitening: whiten`, where the average image's forecast is N(0, I): docs/scoring.md.
+        Only where the average image's forecast is N(0, I): of a calibrated encoder, and with `target.whitening: whiten`
+        (docs/scoring.md).
         """
         config = self.config
         forecasts = config.method.name == "prosmin" and config.heads.scale == "learned" and config.loss.score_weight > 0
-        if not (forecasts and config.target.whitening == "whiten"):
+        if not isinstance(self.method, Calibrated) and not (forecasts and config.target.whitening == "whiten"):
             raise ProsminError(
-                "unexplained needs an encoder that forecasts whitened targets with a scale (target.whitening whiten, "
-                f"heads.scale learned, loss.score_weight above 0), which this {config.method.name} encoder does not. "
-                "encoder.uncertainty works for every encoder."
+                "unexplained needs an encoder of `prosmin calibrate`, or one that forecasts whitened targets with a "
+                "scale (target.whitening whiten, heads.scale learned, loss.score_weight above 0), which this "
+                f"{config.method.name} encoder does not. encoder.uncertainty works for every encoder."
             )
         batches = self._batches(open_images(images))
         scales = [self._encode(self._evaluation_view(batch)).scale for batch in batches]

@@ -1,5 +1,6 @@
 """From a path or a name to an Encoder: a run, a saved folder, a shipped encoder, or a network of timm."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ from prosmin import __version__
 from prosmin import config as configs
 from prosmin.config import Config
 from prosmin.encoder.background import read_background
+from prosmin.encoder.calibrated import CALIBRATION, calibrated_network
 from prosmin.encoder.encoder import Encoder
 from prosmin.encoder.file import CARD, REFERENCE, WEIGHTS, fill, read_card, read_reference
 from prosmin.encoder.foreign import bare_network, is_foreign, open_foreign
@@ -81,6 +83,19 @@ def _load_folder(folder: Path, card: dict[str, Any]) -> Encoder:
 
 def _networks(card: dict[str, Any]) -> tuple[Config, Callable[[], nn.Module]]:
     """The configuration of an encoder, and a function that builds its networks."""
+    config, build = _original_networks(card)
+    if CALIBRATION not in card:
+        return config, build
+    calibration = card[CALIBRATION]  # its images take the place of the training images
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, spec=calibration["data"]))
+    return config, partial(_calibrated, build, calibration)
+
+
+def _calibrated(build: Callable[[], nn.Module], calibration: dict[str, Any]) -> nn.Module:
+    return calibrated_network(build().get_submodule("online.backbone"), calibration)
+
+
+def _original_networks(card: dict[str, Any]) -> tuple[Config, Callable[[], nn.Module]]:
     if "config" in card:
         config = configs.build(card["config"])
         return config, partial(METHODS[config.method.name], config)

@@ -11,6 +11,7 @@ from prosmin.config.fields import check_share
 from prosmin.data.image_sets import Pictures, PictureSet, memory_limit, open_pictures
 from prosmin.data.unreadable import report_left_out
 from prosmin.encoder import Encoder, load
+from prosmin.encoder.calibrated import CALIBRATION
 from prosmin.encoder.foreign import is_foreign
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation.context import Context, FeatureCache
@@ -84,7 +85,7 @@ def _open_encoder(run: Path | str, *, needs_images: bool) -> Encoder:
     if needs_images and is_foreign(run):  # before its weights are downloaded
         raise UsageError(message)
     encoder = load(run)
-    if needs_images and not encoder.card.get("steps"):
+    if needs_images and not encoder.card.get("steps") and CALIBRATION not in encoder.card:
         raise UsageError(message)
     return encoder
 

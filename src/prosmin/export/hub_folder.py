@@ -132,7 +132,7 @@ def _training(encoder: Encoder) -> str:
     network = "its target network, the moving average" if card.get("network") == "target" else "the online network"
     rows = [
         ("method", f"{method_title(configs.to_tree(config))}, without labels; this is {network}"),
-        ("images", f"`{_without_folders(config.data.spec)}`"),
+        ("images", f"`{_without_folders(card['config']['data']['spec'])}`"),
         ("epochs, batch size", f"{config.training.epochs}, {config.training.batch_size}"),
         ("weights of step", f"{card['step']} of {card['steps']}"),
         ("seed", str(config.training.seed)),

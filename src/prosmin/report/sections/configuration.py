@@ -6,9 +6,9 @@ from typing import Any
 import yaml
 
 from prosmin.config import method_title
-from prosmin.evaluation.metrics.table import number
+from prosmin.evaluation.metrics.table import number, percent
 from prosmin.report.blocks import Block, Code, Facts, Fold, Missing, Note, Section
-from prosmin.report.runs import Run
+from prosmin.report.runs import Run, numbers
 from prosmin.report.tables import side_by_side
 
 LONG = 12  # rows above which the table of differences is folded
@@ -140,11 +140,24 @@ def _field(group: str, name: str) -> Callable[[Run], str]:
     return lambda run: "" if (value := run.setting(group, name)) is None else str(value)
 
 
+def calibration(run: Run) -> str:
+    """The images of `prosmin calibrate`, and what the forecasts were worth on those held out."""
+    found = run.card.get("calibration")
+    if not isinstance(found, dict):
+        return ""
+    held_out = numbers(found.get("held_out") or {})
+    parts = [f"{number(found['images'])} images of {found['data']}"]
+    if "coverage_90" in held_out:
+        parts.append(f"90 % intervals held {percent(held_out['coverage_90'])} of the coordinates of held-out images")
+    return "; ".join(parts)
+
+
 FACTS: dict[str, Callable[[Run], str]] = {
     "Method": method,
     "Objective": objective,
     "Backbone": _field("backbone", "name"),
     "Weights": lambda run: str(run.card.get("weights") or ""),
+    "Calibrated with": calibration,
     "Embedding size K": _field("heads", "dim"),
     "Images": _field("data", "spec"),
     "Unreadable images": bad_pictures,

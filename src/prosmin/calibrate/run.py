@@ -1,0 +1,192 @@
+"""`prosmin calibrate` from top to bottom: features of views, whitening, heads, a folder that prosmin.load reads."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prosmin import __version__
+from prosmin import config as configs
+from prosmin.calibrate.heads import HIDDEN, Directions, Fitted, fit_directions, fit_heads, judge, split
+from prosmin.calibrate.views import NAME, check_network, read_views, write_views
+from prosmin.config.methods import method_title
+from prosmin.data.image_sets import check_not_empty
+from prosmin.data.sources import files_mark, open_source
+from prosmin.data.unreadable import CheckedSource, report_left_out
+from prosmin.embed.parts import PART, Parts, Process, open_folder, refuse_other
+from prosmin.embed.request import names_digest
+from prosmin.encoder import PRECISIONS, Encoder, load
+from prosmin.encoder.background import SAMPLE, make_background, write_background
+from prosmin.encoder.calibrated import CALIBRATION, Calibrated
+from prosmin.encoder.file import CARD, WEIGHTS, read_card, write_encoder
+from prosmin.errors import ProsminError, UsageError
+from prosmin.files import check_writable, staged
+from prosmin.interrupts import if_interrupted
+from prosmin.randomness import generator
+
+LEAST = 100
+"""Images: of fewer, too few are left for judging the forecasts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options of the command."""
+
+    data: str  # SPEC
+    out: Path
+    images: int = 20_000  # at most
+    views: int = 4
+    seed: int = 0
+    batch: int | None = None
+    max_bad: float | None = None  # a share; None: that of the encoder's run
+    precision: str = "32-true"
+
+    def __post_init__(self) -> None:
+        if self.images < LEAST:
+            raise UsageError(f"--images is {self.images}; allowed: {LEAST} or more.")
+        if self.views < 2:
+            raise UsageError(f"--views is {self.views}; allowed: 2 or more, since one view forecasts another.")
+        if self.batch is not None and not 1 <= self.batch <= PART:
+            raise UsageError(f"--batch is {self.batch}; allowed: 1 to {PART}.")
+        if self.max_bad is not None and not 0 <= self.max_bad <= 1:
+            raise UsageError(f"--max-bad is {self.max_bad:g}; allowed: a share from 0 to 1.")
+        if self.precision not in PRECISIONS:
+            raise UsageError(f"--precision is {self.precision!r}; allowed: {', '.join(PRECISIONS)}.")
+
+
+def calibrate(run: Path | str, request: Request, *, command: str = "") -> dict[str, Any]:
+    """Train forecast heads for the encoder `prosmin.load(run)`; returns the entry `calibration` of the new card."""
+    check_place(request.out)
+    encoder = load(run)
+    encoder.to(encoder.device, precision=request.precision)
+    if CALIBRATION in encoder.card:
+        raise UsageError(f"{run} is calibrated already. Give the encoder that it was made from.")
+    check_network(encoder)
+    source = CheckedSource(open_source(request.data))
+    check_not_empty(source)
+    settings = settings_of(encoder, source, request)
+    if (found := finished(request.out, settings)) is not None:
+        print(f"{request.out} has already been written:")
+        return found
+    check_writable(request.out)
+    numbers = choose(len(source), request)
+    parts = Parts(request.out / "views.parts", NAME, numbers)
+    with open_folder(parts.folder, settings, Process(0, 1, 0), finished=lambda: False):
+        if there := len(parts) - len(parts.missing(Process(0, 1, 0))):
+            print(f"continuing {request.out}: {there} of {len(parts)} parts are written", flush=True)
+        max_bad = encoder.config.data.max_bad if request.max_bad is None else request.max_bad
+        write_views(
+            parts, encoder, source, views=request.views, seed=request.seed, batch=request.batch, max_bad=max_bad
+        )
+        report_left_out(request.data, source.lines())
+        directions, fitted, figures, sample = _fit(parts, request)
+        calibration = settings | {
+            "features": len(directions.centre),
+            "dim": directions.axes.shape[1],
+            "hidden": HIDDEN,
+            "step": fitted.step,
+            "held_out": figures,
+            "prosmin": __version__,
+            "command": command,
+        }
+        _write(encoder, directions, fitted, calibration, sample, request.out)
+        with if_interrupted(partial(shutil.rmtree, parts.folder, ignore_errors=True)):
+            shutil.rmtree(parts.folder)
+    return calibration
+
+
+def check_place(out: Path) -> None:
+    """An error if the folder is that of another encoder or run."""
+    card = read_card(out) if (out / CARD).exists() else {}
+    if (out / "config.yaml").exists() or (card and CALIBRATION not in card):
+        raise UsageError(f"--out {out} is the folder of a run, whose encoder would be lost. Choose another folder.")
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out} is a file, and a folder is to be written. Choose another name.")
+
+
+def settings_of(encoder: Encoder, source: CheckedSource, request: Request) -> dict[str, Any]:
+    """Everything that determines the features of the views, and so the result."""
+    views = json.dumps(configs.to_tree(encoder.config)["views"], sort_keys=True)
+    return {
+        "encoder": encoder.card["hash"],
+        "data": source.spec,
+        "pictures": len(source),
+        "names": names_digest(source),
+        "files": files_mark(source.spec, times=True),
+        "images": min(request.images, len(source)),
+        "views": request.views,
+        "view_settings": hashlib.blake2b(views.encode(), digest_size=8).hexdigest(),
+        "seed": request.seed,
+        "precision": request.precision,
+    }
+
+
+def finished(out: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """The calibration in the folder, None if there is none; an error if it has other settings."""
+    if not (out / CARD).exists() or not (out / WEIGHTS).exists():
+        return None
+    found = read_card(out)[CALIBRATION]
+    refuse_other({name: found.get(name) for name in settings}, settings, what=str(out))
+    return found
+
+
+def choose(count: int, request: Request) -> Tensor:
+    """The numbers of the images, sorted; a random subset of more than `request.images`."""
+    if count < LEAST:
+        raise ProsminError(f"{request.data} has {count} images; allowed: {LEAST} or more to learn and judge forecasts.")
+    order = torch.randperm(count, generator=generator(request.seed, 0, "calibrate images"))
+    return order[: request.images].sort().values
+
+
+def _fit(parts: Parts, request: Request) -> tuple[Directions, Fitted, dict[str, Any], Tensor]:
+    """Whitening, heads, their figures on held-out images, and features of some evaluation views."""
+    count = sum(len(part) for part in read_views(parts))
+    if count < LEAST:
+        raise ProsminError(f"{request.data} has {count} readable images; allowed: {LEAST} or more.")
+    each = split(count, seed=request.seed)
+    is_train = torch.zeros(count, dtype=torch.bool).index_fill_(0, each.train, True)
+
+    def train_parts() -> Iterator[Tensor]:
+        first = 0
+        for part in read_views(parts):
+            yield part[is_train[first : first + len(part)]]
+            first += len(part)
+
+    directions = fit_directions(train_parts)
+    x = torch.cat([(part - directions.centre) @ directions.axes for part in read_views(parts)])
+    fitted = fit_heads(x[each.train], x[each.choice], seed=request.seed)
+    figures = {"images": len(each.report), **judge(fitted.heads, x[each.report])}
+    figures["linear_skill"] = judge(fitted.linear, x[each.report])["skill"]
+    evaluation = torch.cat([part[:, 0] for part in read_views(parts)])
+    some = torch.linspace(0, count - 1, min(SAMPLE, count)).round().long()
+    return directions, fitted, figures, evaluation[some]
+
+
+def _write(
+    encoder: Encoder, directions: Directions, fitted: Fitted, calibration: dict[str, Any], sample: Tensor, out: Path
+) -> None:
+    """The encoder's folder, with the sample as its background; all files at once."""
+    backbone = encoder.method.get_submodule("online.backbone").cpu()
+    network = Calibrated(backbone, **{name: calibration[name] for name in ("features", "dim", "hidden")})
+    network.centre, network.axes = directions.centre, directions.axes
+    network.predictor.load_state_dict(fitted.heads.state_dict())
+    with staged(out, folder=out) as part:
+        card = write_encoder(part, network.eval(), card_of(encoder, calibration), replace=True)
+        made = load(part, device=encoder.device)
+        write_background(part, make_background(made.features, sample), encoder=card["hash"])
+
+
+def card_of(encoder: Encoder, calibration: dict[str, Any]) -> dict[str, Any]:
+    """The original card with the calibration; `encoder` says which encoder this is."""
+    card = dict(encoder.card)
+    if "encoder" not in card:  # a run of ours
+        card |= {"encoder": method_title(card["config"]), "backbone": card["config"]["backbone"]}
+    origin = card.get("weights", f"a run of prosmin, step {card['step']}.")
+    return card | {"weights": f"{origin.rstrip('.')}; forecast heads by prosmin calibrate.", CALIBRATION: calibration}

@@ -1,0 +1,87 @@
+"""Features of several views of each image, computed once and kept on disk until the heads are trained."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from prosmin.data.stream import Batch
+from prosmin.data.unreadable import CheckedSource
+from prosmin.embed.parts import PART, Parts, Process
+from prosmin.embed.stream import BATCH, fill, recorded
+from prosmin.encoder import Encoder
+from prosmin.errors import ProsminError
+from prosmin.files import writing
+from prosmin.models.vit import encode
+
+NAME = "views-{:05d}.safetensors"
+
+
+def check_network(encoder: Encoder) -> None:
+    """An error, before any image is read, unless the backbone gives one vector per image."""
+    size = encoder.config.views.global_size
+    with torch.inference_mode():
+        found = encoder.method.get_submodule("online.backbone")(torch.zeros(1, 3, size, size, device=encoder.device))
+    shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    if not isinstance(found, Tensor) or found.ndim != 2:
+        raise ProsminError(
+            f"{encoder.config.backbone.name} gives {shape} for one image; allowed: one vector, (1, D). "
+            "Choose a network with pooled features."
+        )
+
+
+@torch.inference_mode()
+def view_features(encoder: Encoder, batch: Batch, *, views: int, seed: int) -> Tensor:
+    """Features of the evaluation view, then of random global views: (n, 1 + views, D)."""
+    backbone = encoder.method.get_submodule("online.backbone")
+    every = (encoder._evaluation_view(batch), *encoder._random_views(batch, count=views, seed=seed))
+    with encoder._arithmetic():
+        return torch.stack([encode(backbone, view).float() for view in every], dim=1)
+
+
+def write_views(
+    parts: Parts, encoder: Encoder, source: CheckedSource, *, views: int, seed: int, batch: int | None, max_bad: float
+) -> None:
+    """Write the missing parts: features (n, 1 + views, D) and numbers (n,) of the readable images."""
+    on_gpu = encoder.device.type == "cuda"
+    size = batch or min(encoder.batch_size, BATCH if on_gpu else PART, PART)
+    make = recorded(partial(view_features, encoder, views=views, seed=seed), encoder, size=size)
+
+    def write(path: Path, chosen: Tensor, made: list[Tensor]) -> None:
+        good = source.readable(chosen)
+        features, numbers = torch.cat([some.cpu() for some in made])[good], chosen[good]
+        finite = features.isfinite().flatten(1).all(1)
+        if not bool(finite.all()):
+            first = source.key(int(numbers[~finite][0]))
+            raise ProsminError(
+                f"The encoder's features of {first} are not finite (NaN or infinite). Check its weights; with "
+                "--precision 32-true numbers above 3e38 are needed for that."
+            )
+        with writing(path) as part:
+            save_file({"features": features.contiguous(), "numbers": numbers.contiguous()}, part)
+
+    fill(
+        parts,
+        source,
+        Process(0, 1, 0),
+        device=encoder.device,
+        batch=size,
+        max_bad=max_bad,
+        make=make,
+        write=write,
+        title="views",
+    )
+
+
+def read_views(parts: Parts) -> Iterator[Tensor]:
+    """The features of each part, (n, 1 + views, D), mapped into memory: the disk is read where they are used."""
+    for i in range(len(parts)):
+        path = parts.path(i)
+        try:
+            yield load_file(path)["features"]
+        except (OSError, SafetensorError, KeyError) as error:
+            raise ProsminError(f"{path} cannot be read: {error}. Remove it, and give the same command again.") from None

@@ -1,0 +1,80 @@
+"""A frozen backbone with forecast heads of its own, as `prosmin calibrate` makes them for any encoder."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from prosmin.config import ProsminHeads
+from prosmin.methods.output import Embedding
+from prosmin.models.heads import GaussianPredictor
+from prosmin.models.vit import encode
+
+CALIBRATION = "calibration"
+"""The entry of a card that says how the heads were made; only calibrated encoders have it."""
+
+
+class ForecastHeads(nn.Module):
+    """mean = r x + f(x), scale = factor sqrt(1 - r^2) g(x) for whitened coordinates x, with an MLP for f and g.
+
+    r, one number per coordinate, is the correlation between two views of an image. The MLP starts at f = 0, g = 1: the
+    best forecast of each coordinate from itself alone, which few images suffice for.
+    """
+
+    correlation: Tensor
+    factor: Tensor
+
+    def __init__(self, *, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.register_buffer("correlation", torch.zeros(dim))
+        self.register_buffer("factor", torch.ones(()))  # set by held-out images
+        # Without BatchNorm, which made it no better, and training 15 times slower.
+        self.mlp = GaussianPredictor(ProsminHeads(dim=dim, predictor_hidden=hidden, initial_scale=1.0, batchnorm=False))
+        assert self.mlp.log_variance is not None
+        nn.init.zeros_(self.mlp.mean.weight)
+        nn.init.zeros_(self.mlp.log_variance.weight)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(..., K) -> mean (..., K), scale (..., K)."""
+        mean, scale = self.mlp(x)
+        rest = (1 - self.correlation.square()).sqrt()
+        return self.correlation * x + mean, self.factor * rest * scale
+
+
+class Calibrated(nn.Module):
+    """The features, and a forecast of the whitened features of another view of the image.
+
+    In whitened units the features of random views have mean 0 and covariance I, so N(0, I) is the forecast of someone
+    who does not see the image.
+    """
+
+    centre: Tensor
+    axes: Tensor
+
+    def __init__(self, backbone: nn.Module, *, features: int, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.online = nn.ModuleDict({"backbone": backbone})
+        self.register_buffer("centre", torch.zeros(features))
+        self.register_buffer("axes", torch.eye(features, dim))
+        self.predictor = ForecastHeads(dim=dim, hidden=hidden)
+
+    def encode(self, x: Tensor) -> Embedding:
+        """Evaluation views, (N, 3, h, h)."""
+        features = encode(self.online["backbone"], x)
+        with torch.autocast(x.device.type, enabled=False):  # the heads take no time, and whitening enlarges rounding
+            mean, scale = self.predictor(self.whiten(features))
+        return Embedding(features, mean, scale)
+
+    def observe(self, x: Tensor) -> Tensor:
+        """What forecasts are compared with: views (N, 3, h, h) -> whitened features (N, K)."""
+        return self.whiten(encode(self.online["backbone"], x))
+
+    def whiten(self, features: Tensor) -> Tensor:
+        """(..., D) -> (..., K), in float32."""
+        return (features.float() - self.centre) @ self.axes
+
+
+def calibrated_network(backbone: nn.Module, calibration: dict[str, Any]) -> Calibrated:
+    """The network of a card, with random heads."""
+    sizes = {name: int(calibration[name]) for name in ("features", "dim", "hidden")}
+    return Calibrated(backbone, **sizes)
