@@ -22,6 +22,9 @@ from prosmin.interrupts import MESSAGE
 
 STOPPED = "Stopped at step "
 WRONG = ("Traceback", "Error", "Exception", "terminate called", "Fatal", "leaked", "warning:", "unexpected")
+AT_THE_END = 2.0
+"""Seconds that a command which has done its work may take to end: its processes disconnect from each other."""
+
 PATIENCE = 60.0
 """Seconds after which a process counts as one that does not end."""
 
@@ -118,8 +121,9 @@ def survivors(process: int) -> list[int]:
 
 
 def files_of(folder: Path) -> set[str]:
-    """The names of all files."""
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    """The names of all files, but for checkpoints: which of them remain depends on where a run was stopped."""
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    return {name for name in names if "/checkpoints/step-" not in name}
 
 
 def broken(path: Path) -> bool:
@@ -217,6 +221,8 @@ class Trial:
         """All that must be so after an interrupt."""
         output, when = Path(f"{self.folder}.log").read_text(), f"at {moment:.2f} s{', twice' if twice else ''}"
         messages = [line for line in output.splitlines() if "prosmin: " in line]
+        if status == 0 and self.seen.seconds[-1] > AT_THE_END:
+            self.fail(f"{when}: it went on for {self.seen.seconds[-1]:.1f} s")
         if status not in (0, 130):
             self.fail(f"{when}: status {status}")
         elif status == 130 and not (len(messages) == 1 and (MESSAGE in messages[0] or STOPPED in messages[0])):

@@ -54,7 +54,7 @@ def was_received() -> bool:
 
 def is_further_process() -> bool:
     """Whether another process of the same command has started this one; that one tells the user what happened."""
-    return PARENT in os.environ
+    return os.environ.get(PARENT) not in (None, str(os.getpid()))  # its own number while it starts the others
 
 
 def leave(status: int) -> NoReturn:

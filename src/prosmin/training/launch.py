@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from prosmin.config import ComputeConfig, Config
 from prosmin.errors import UsageError
-from prosmin.interrupts import PARENT
+from prosmin.interrupts import PARENT, is_further_process
 from prosmin.local_processes import ending_without, environment, launch_of
 from prosmin.training.loggers import make_loggers
 
@@ -72,7 +72,7 @@ def quieten_fabric() -> None:
 
 def _launching() -> AbstractContextManager[None]:
     """In a process that the first one started, end if that one has ended: nobody would answer."""
-    if PARENT in os.environ:
+    if is_further_process():
         return ending_without(int(os.environ[PARENT]))
     return environment({PARENT: str(os.getpid())})
 
