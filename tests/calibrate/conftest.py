@@ -11,7 +11,7 @@ from prosmin.calibrate import heads
 from prosmin.encoder import untrained
 from tiny_methods import tiny_method
 
-IMAGES = 160
+IMAGES = 120
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from prosmin.encoder.calibrated import CALIBRATION
 from prosmin.evaluation.run import evaluate
 from prosmin.report import write_report
 
-IMAGES = 160  # as the fixture `data` has
+IMAGES = 120  # as the fixture `data` has
 
 
 @pytest.fixture(scope="module")
@@ -33,19 +33,17 @@ def made(tmp_path_factory):
     return make
 
 
-@pytest.fixture(params=["foreign", "dino", "shipped"])
-def original(request):
-    return "cifar10-vit" if request.param == "shipped" else request.getfixturevalue(request.param)
-
-
 class TestEncoder:
-    def test_features_are_those_of_the_original_to_the_bit(self, made, original, data):
+    @pytest.mark.parametrize("name", ["foreign", "dino", "cifar10-vit"])
+    def test_features_are_those_of_the_original_to_the_bit(self, made, data, name, request):
+        original = name if name == "cifar10-vit" else request.getfixturevalue(name)
         before, after = prosmin.load(original, device="cpu"), prosmin.load(made(original, data), device="cpu")
         assert torch.equal(after.features(data), before.features(data))
         assert torch.equal(after(data).features, before.features(data))
 
-    def test_every_image_has_a_forecast_an_uncertainty_and_a_score(self, made, original, data):
-        encoder = prosmin.load(made(original, data), device="cpu")
+    @pytest.mark.parametrize("name", ["foreign", "dino"])
+    def test_every_image_has_a_forecast_an_uncertainty_and_a_score(self, made, data, name, request):
+        encoder = prosmin.load(made(request.getfixturevalue(name), data), device="cpu")
         found = encoder(data)
         features = found.features.shape[1]
         dim = min(features, 256, (IMAGES - 20) // 4)
@@ -54,7 +52,9 @@ class TestEncoder:
         for values in (encoder.uncertainty(data), encoder.forecast_uncertainty(data), encoder.unexplained(data)):
             assert values.shape == (IMAGES,)
             assert values.isfinite().all()
-            assert values.std() > 0
+        assert encoder.uncertainty(data).std() > 0
+        learned = encoder.card[CALIBRATION]["step"] > 0  # otherwise all images have the same scale
+        assert (encoder.forecast_uncertainty(data).std() > 1e-6) == learned
         assert "training" in encoder.scores["uncertainty"]  # it carries a sample of the images
         assert encoder.fit_reference(data).ood_score(data).shape == (IMAGES,)
 
@@ -83,6 +83,8 @@ class TestCommands:
         second = capsys.readouterr().out
         assert "has already been written" in second
         assert first.splitlines()[-2:] == second.splitlines()[-2:]
+        learned = json.loads(before["encoder.json"])[CALIBRATION]["step"] > 0
+        assert ("too few to learn" in first) == (not learned)
         assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
     def test_embed_takes_the_calibration_images_as_reference(self, made, foreign, data, tmp_path):

@@ -58,8 +58,8 @@ def write_views(
         if not bool(finite.all()):
             first = source.key(int(numbers[~finite][0]))
             raise ProsminError(
-                f"The encoder's features of {first} are not finite (NaN or infinite). Check its weights; with "
-                "--precision 32-true numbers above 3e38 are needed for that."
+                f"The encoder's features of {first} are not finite (NaN or infinite). Check its weights, and that "
+                "--precision is 32-true."
             )
         with writing(path) as part:
             save_file({"features": features.contiguous(), "numbers": numbers.contiguous()}, part)

@@ -42,10 +42,13 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
         max_bad=options.max_bad,
         precision=options.precision,
     )
-    found = calibrate(options.encoder, request, command=options.line)["held_out"]
+    calibration = calibrate(options.encoder, request, command=options.line)
+    found = calibration["held_out"]
     print(
         f"on {found['images']} held-out images 50, 90 and 95 % intervals hold {100 * found['coverage_50']:.1f}, "
         f"{100 * found['coverage_90']:.1f} and {100 * found['coverage_95']:.1f} % of the coordinates; the skill is "
         f"{100 * found['skill']:.1f} %, where 0 is a forecast that does not see the image"
     )
+    if calibration["step"] == 0:
+        print("the images were too few to learn which of them are uncertain: the forecast's scale is the same for all")
     print(f"{options.out} can be used like a run: prosmin embed {options.out} --data SPEC --out FILE.parquet")

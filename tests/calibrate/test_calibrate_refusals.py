@@ -1,0 +1,206 @@
+"""`prosmin calibrate` with bad input, on a full disk, interrupted and continued."""
+
+import errno
+import json
+import signal
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from embedding import write_folder, write_parquet
+from prosmin import files
+from prosmin.calibrate import Request, calibrate, run, views
+from prosmin.cli import main
+from prosmin.embed import parts
+from prosmin.encoder import untrained
+from prosmin.errors import ProsminError, UsageError
+from started import Started, wait_until
+from tiny_methods import tiny_method
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Parts of 32 images."""
+    monkeypatch.setattr(parts, "PART", 32)
+    monkeypatch.setattr(views, "PART", 32)
+
+
+class TestEncoders:
+    def test_a_network_without_pooled_features(self, foreign, data, tmp_path, monkeypatch):
+        """Such as one that returns a map of features."""
+        create = timm.create_model
+        monkeypatch.setattr(timm, "create_model", lambda *given, **more: create(*given, **more, global_pool=""))
+        with pytest.raises(ProsminError, match=r"gives \(1, 96, 5, 5\) for one image; allowed: one vector") as error:
+            calibrate(foreign, Request(data=data, out=tmp_path / "out"))
+        assert "pooled features" in str(error.value)
+        assert not (tmp_path / "out").exists()
+
+    def test_weights_of_another_architecture(self, weights, data, tmp_path, capsys):
+        assert main(["calibrate", f"timm:test_vit@{weights}", "--data", data, "--out", str(tmp_path / "out")]) == 1
+        assert "Choose the network that the file was made with" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+    def test_features_that_are_not_finite(self, data, tmp_path):
+        network = timm.create_model("test_resnet", num_classes=0)
+        nn.init.constant_(network.conv1[0].weight, 3e38)  # finite, but no sum of two is
+        torch.save(network.state_dict(), tmp_path / "large.pth")
+        with pytest.raises(ProsminError, match=r"features of .* are not finite .* Check its weights"):
+            calibrate(f"timm:test_resnet@{tmp_path / 'large.pth'}", Request(data=data, out=tmp_path / "out"))
+        assert not (tmp_path / "out" / "encoder.json").exists()
+
+    def test_one_that_is_calibrated_already(self, dino, data, tmp_path):
+        calibrate(dino, Request(data=data, out=tmp_path / "out", views=2))
+        with pytest.raises(UsageError, match="calibrated already"):
+            calibrate(tmp_path / "out", Request(data=data, out=tmp_path / "again"))
+
+    def test_an_encoder_that_does_not_exist(self, data, tmp_path):
+        with pytest.raises(ProsminError, match="is not a run folder"):
+            calibrate(tmp_path / "nothing", Request(data=data, out=tmp_path / "out"))
+
+
+class TestPlaces:
+    def test_the_folder_of_a_run(self, dino, data):
+        before = bytes_of(dino)
+        with pytest.raises(UsageError, match="whose encoder would be lost"):
+            calibrate(dino, Request(data=data, out=dino))
+        assert bytes_of(dino) == before
+
+    def test_a_file(self, dino, data, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(UsageError, match="is a file"):
+            calibrate(dino, Request(data=data, out=tmp_path / "file"))
+
+    def test_a_result_of_other_settings(self, dino, data, tmp_path):
+        calibrate(dino, Request(data=data, out=tmp_path / "out", views=2))
+        before = bytes_of(tmp_path / "out")
+        with pytest.raises(ProsminError, match=r"seed: 0 -> 1"):
+            calibrate(dino, Request(data=data, out=tmp_path / "out", views=2, seed=1))
+        assert bytes_of(tmp_path / "out") == before
+
+
+class TestImages:
+    def test_too_few(self, dino, tmp_path):
+        with pytest.raises(ProsminError, match="has 40 images; allowed: 100 or more"):
+            calibrate(dino, Request(data=write_folder(tmp_path / "few", 40), out=tmp_path / "out"))
+        assert not (tmp_path / "out").exists()
+
+    def test_unreadable_ones_are_left_out_and_named(self, dino, tmp_path, capsys):
+        spec = write_folder(tmp_path / "images", 120, broken=(3, 70))
+        request = Request(data=spec, out=tmp_path / "out", views=2, max_bad=0.1)
+        assert calibrate(dino, request)["held_out"]["images"] == 10
+        assert "003.png" in capsys.readouterr().err
+
+    def test_too_many_unreadable_ones(self, dino, tmp_path):
+        spec = write_folder(tmp_path / "images", 120, broken=(3, 70))
+        with pytest.raises(ProsminError, match="--max-bad"):
+            calibrate(dino, Request(data=spec, out=tmp_path / "out", views=2, max_bad=0.01))
+
+    def test_all_alike(self, dino, tmp_path):
+        """Nothing to forecast, but finite numbers."""
+        (tmp_path / "same").mkdir()
+        spec = write_folder(tmp_path / "same", 1)
+        for i in range(1, 110):
+            (tmp_path / "same" / f"{i:03d}.png").write_bytes((tmp_path / "same/000.png").read_bytes())
+        found = calibrate(dino, Request(data=spec, out=tmp_path / "out", views=2))["held_out"]
+        assert all(value == value for value in found.values())
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [("images", 99), ("views", 1), ("batch", 0), ("batch", 513), ("max_bad", 1.5), ("precision", "half")],
+    )
+    def test_options_out_of_range(self, data, tmp_path, field, value):
+        with pytest.raises(UsageError, match=f"--{field.replace('_', '-')} is"):
+            Request(data=data, out=tmp_path, **{field: value})
+
+
+class TestContinuing:
+    def stopped(self, encoder, request, monkeypatch):
+        """All features are written, then it fails."""
+        with monkeypatch.context() as patch:
+            patch.setattr(run, "_fit", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                calibrate(encoder, request)
+        assert (request.out / "views.parts").exists()
+
+    def test_features_of_another_encoder_are_refused(self, dino, foreign, data, tmp_path, monkeypatch):
+        request = Request(data=data, out=tmp_path / "out", views=2)
+        self.stopped(dino, request, monkeypatch)
+        with pytest.raises(ProsminError, match=r"other settings .*\n  encoder: "):
+            calibrate(foreign, request)
+
+    def test_features_of_other_views_are_refused(self, dino, data, tmp_path, monkeypatch):
+        """The same weights, whose card has another size of the crops."""
+        request = Request(data=data, out=tmp_path / "out", views=2)
+        self.stopped(dino, request, monkeypatch)
+        config = tiny_method("dino", views__global_size="16", views__global_scale="[0.7, 1.0]")
+        other = untrained(config).save(tmp_path / "other")
+        assert json.loads((other / "encoder.json").read_text())["hash"] == json.loads(
+            (dino / "encoder.json").read_text()
+        )["hash"]  # fmt: skip
+        with pytest.raises(ProsminError, match=r"\n  view_settings: "):
+            calibrate(other, request)
+
+    def test_features_of_other_images_are_refused(self, dino, tmp_path, monkeypatch):
+        spec = write_parquet(tmp_path / "x.parquet", 120, seed=1)
+        request = Request(data=spec, out=tmp_path / "out", views=2)
+        self.stopped(dino, request, monkeypatch)
+        write_parquet(tmp_path / "x.parquet", 120, seed=2)
+        with pytest.raises(ProsminError, match=r"\n  files: "):
+            calibrate(dino, request)
+
+    def test_it_goes_on_from_finished_parts_to_the_same_bits(self, dino, data, tmp_path, monkeypatch, small_parts):
+        calibrate(dino, Request(data=data, out=tmp_path / "whole", views=2))
+        request = Request(data=data, out=tmp_path / "out", views=2)
+        self.stopped(dino, request, monkeypatch)
+        (tmp_path / "out/views.parts/views-00001.safetensors").unlink()
+        calibrate(dino, request)
+        whole, out = (bytes_of(tmp_path / name) for name in ("whole", "out"))
+        assert whole == out
+
+    def test_on_a_full_disk(self, dino, data, tmp_path, monkeypatch, small_parts):
+        request, flush = Request(data=data, out=tmp_path / "out", views=2), files.flush
+
+        def refusing(path: Path) -> None:
+            if path.is_file() and "views-00002" in path.name:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            flush(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "flush", refusing)
+            with pytest.raises(ProsminError, match=r"No space left on device\. Free some space"):
+                calibrate(dino, request)
+        kept = sorted(path.name for path in (tmp_path / "out/views.parts").glob("views-*"))
+        assert "views-00000.safetensors" in kept
+        assert "views-00002.safetensors" not in kept
+        assert calibrate(dino, request)["images"] == 120  # and goes on when there is space
+
+    def test_a_damaged_part_is_named(self, dino, data, tmp_path, monkeypatch):
+        request = Request(data=data, out=tmp_path / "out", views=2)
+        self.stopped(dino, request, monkeypatch)
+        (tmp_path / "out/views.parts/views-00000.safetensors").write_bytes(b"half")
+        with pytest.raises(ProsminError, match=r"views-00000.safetensors cannot be read: .* Remove it"):
+            calibrate(dino, request)
+
+    def test_after_ctrl_c_the_same_command_goes_on(self, dino, tmp_path):
+        command = ["calibrate", str(dino), "--data", "photos@train", "--out", "out", "--images", "1600", "--views", "2"]
+        process = Started(command, tmp_path)
+        wait_until((tmp_path / "out/views.parts/views-00000.safetensors").exists, process)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(60)
+        assert process.returncode == 130, output
+        assert "interrupted" in output
+        assert not (tmp_path / "out/encoder.json").exists()
+        process = Started(command, tmp_path)
+        output, _ = process.communicate(300)
+        assert process.returncode == 0, output
+        assert "parts are written" in output
+        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+            "background.safetensors", "encoder.json", "encoder.safetensors",
+        ]  # fmt: skip
