@@ -151,6 +151,7 @@ class Trial:
 
     def __init__(self, case: Case, root: Path, seen: Seen) -> None:
         self.case, self.seen, self.root, self.folder = case, seen, root, root / "work"
+        self.foreign: set[str] = set()  # what libraries leave in the temporary folder without an interrupt, too
         self.renew()
 
     def renew(self) -> None:
@@ -170,6 +171,7 @@ class Trial:
         if (status := ended(process, 4 * PATIENCE)) != 0:
             self.fail(f"the same command again ended with {status}")
         seconds = time.monotonic() - began
+        self.foreign |= set(os.listdir(f"{self.folder}.tmp"))
         self.compare()
         return seconds
 
@@ -232,7 +234,7 @@ class Trial:
         names = files_of(self.folder)
         if not twice and (left := [name for name in names if ".part/" in f"{name}/"]):
             self.fail(f"{when}: temporary files {sorted(left)}")
-        if not twice and (left := os.listdir(f"{self.folder}.tmp")):
+        if not twice and (left := set(os.listdir(f"{self.folder}.tmp")) - self.foreign):
             self.fail(f"{when}: files in the temporary folder {left}")
         if wrong := [name for name in names if broken(self.folder / name) and ".part/" not in f"{name}/"]:
             self.fail(f"{when}: half-written {wrong}")

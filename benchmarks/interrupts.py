@@ -52,8 +52,10 @@ OPTIONS = tuple(f"--{name}={value}" for name, value in TINY.items())
 EMBED = ("embed", "../run", "--data", "photos@ood", "--reference", "photos@test", "--views=0", "--out", "x.parquet")
 PRETRAIN = ("pretrain", "--recipe", "demo", "--out", "new", *OPTIONS)
 EVALUATE = ("evaluate", "run", "--data", "folder:../images", "--protocols")
-CORRUPTION = ("corruption", "--corruptions=fog,frost", "--corruption-generator=imagecorruptions")
-CORRUPTION += ("--corruption-parameters=imagenet-c", "--severities=1,3")
+CORRUPTION = (
+    "corruption", "--corruptions=fog,frost", "--severities=1,3", "--corruption-generator=imagecorruptions",
+    "--corruption-parameters=imagenet-c",
+)  # fmt: skip
 RESULT = "run/results/*.json"
 CHECKPOINT = "new/checkpoints/step-*"
 PART = "x.parquet.parts/*-*"

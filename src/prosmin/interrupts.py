@@ -66,12 +66,25 @@ def leave(status: int) -> NoReturn:
         for action in reversed(list(_actions.values())):
             with suppress(Exception):
                 action()
-        if this is threading.main_thread():  # another thread could wait for the main one here
-            with suppress(Exception):
-                sys.stdout.flush()
+        _flush(waits=this is not threading.main_thread())
     elif _leaving is not this:
         threading.Event().wait(10 * PATIENCE)  # the other thread ends the process
     os._exit(status)  # at once if this is the second Ctrl-C
+
+
+def _flush(*, waits: bool) -> None:
+    """Write buffered output; another thread than the main one may wait for it here, but not for long."""
+
+    def flush() -> None:
+        with suppress(Exception):  # nobody reads it, or the main thread was interrupted in the middle of it
+            sys.stdout.flush()
+
+    if waits:
+        flushing = threading.Thread(target=flush, daemon=True)
+        flushing.start()
+        flushing.join(PATIENCE)
+    else:
+        flush()
 
 
 def handle_signals() -> None:
