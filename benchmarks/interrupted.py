@@ -234,8 +234,8 @@ class Trial:
         names = files_of(self.folder)
         if not twice and (left := [name for name in names if ".part/" in f"{name}/"]):
             self.fail(f"{when}: temporary files {sorted(left)}")
-        if not twice and (left := set(os.listdir(f"{self.folder}.tmp")) - self.foreign):
-            self.fail(f"{when}: files in the temporary folder {left}")
+        if not twice and (strange := set(os.listdir(f"{self.folder}.tmp")) - self.foreign):
+            self.fail(f"{when}: files in the temporary folder {sorted(strange)}")
         if wrong := [name for name in names if broken(self.folder / name) and ".part/" not in f"{name}/"]:
             self.fail(f"{when}: half-written {wrong}")
         expected = files_of(self.root / "undisturbed")

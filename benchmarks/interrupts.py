@@ -2,10 +2,10 @@
 
     python benchmarks/interrupts.py --out benchmarks/results/interrupts-cpu.json
 
-Each command is interrupted at 50 random moments of the time it takes (ablate and benchmark at 20 and demo at 10, as
-they take longer), as a terminal does it: SIGINT to the process group. Every tenth time Ctrl-C is pressed twice. After
-each interrupt the same command starts again; every fifth time it may finish, and its files are compared with those of
-an undisturbed command.
+Each command is interrupted at 50 random moments of the time it takes (ablate, benchmark and calibrate at 20 and demo at
+10, as they take longer), as a terminal does it: SIGINT to the process group. Every tenth time Ctrl-C is pressed twice.
+After each interrupt the same command starts again; every fifth time it may finish, and its files are compared with
+those of an undisturbed command.
 
 What is checked after each interrupt: status 130, one message and no other error; all processes have ended; no temporary
 file is left (unless Ctrl-C came twice); every finished part is still there. A command that had already finished has
@@ -35,7 +35,7 @@ import torch
 from PIL import Image
 
 from interrupted import Case, Seen, Trial, start
-from prosmin import embed, export, inspect, report, search  # noqa: F401  (for the forked processes)
+from prosmin import calibrate, embed, export, inspect, report, search  # noqa: F401  (for the forked processes)
 from prosmin.ablation import run as _ablation  # noqa: F401
 from prosmin.doctor import selftest  # noqa: F401
 from prosmin.evaluation import run as _evaluation  # noqa: F401
@@ -67,6 +67,7 @@ CASES = (
     Case("pretrain, 2 processes", (*PRETRAIN, "--compute.devices=2"), CHECKPOINT, ENCODER, several=True),
     Case("evaluate", (*EVALUATE, "knn,linear,uncertainty", "--baselines=none"), RESULT, uses=("run",)),
     Case("evaluate corruption", (*EVALUATE, *CORRUPTION), RESULT, several=True, uses=("run",)),
+    Case("calibrate", ("calibrate", "../run", "--data=photos@test", "--out=new"), "new/views.parts/*-*", count=20),
     Case("inspect", ("inspect", "../images", "--encoder", "../run", "--out", "found"), "found/.parts/**/*.parquet"),
     Case("report", ("report", "run"), same=("run/report.html",), uses=("run",)),
     Case("export onnx", ("export", "../run", "--format=onnx", "--out", "encoder.onnx")),
