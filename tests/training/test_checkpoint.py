@@ -150,7 +150,7 @@ def test_a_full_disk_is_reported_before_the_next_checkpoint(train, monkeypatch):
         def shutdown(self):
             pass
 
-    def refuse(folder, checkpoint, *, keep):
+    def refuse(folder, checkpoint, *, keep, guard):
         raise ProsminError(f"step {checkpoint.step}: no space")
 
     step, steps = TrainingStep.__call__, []
@@ -192,9 +192,9 @@ def test_training_continues_while_a_checkpoint_is_written(train, monkeypatch):
             done.set()
         return result
 
-    def slow(folder, checkpoint, *, keep):
+    def slow(folder, checkpoint, *, keep, guard):
         assert done.wait(timeout=60), "training waits for the disk"
-        return write(folder, checkpoint, keep=keep)
+        return write(folder, checkpoint, keep=keep, guard=guard)
 
     monkeypatch.setattr(TrainingStep, "__call__", counted)
     monkeypatch.setattr(checkpoints, "write", slow)
@@ -214,8 +214,8 @@ def scores(monkeypatch):
     real, given = OnlineKnn.__call__, []
 
     def scripted(self, method):
-        assert 0.0 <= real(self, method) <= 1.0
-        return given.pop(0)
+        assert 0.0 <= real(self, method)["knn_top1"] <= 1.0
+        return {"knn_top1": given.pop(0)}
 
     monkeypatch.setattr(OnlineKnn, "__call__", scripted)
     return given

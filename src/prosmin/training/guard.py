@@ -73,6 +73,11 @@ def guard_every(config: Config, steps: int) -> int:
     return config.training.guard_every or max(1, round(steps / PER_RUN))
 
 
+def open_guard(method: nn.Module, feed: Feed, config: Config, folder: Path, *, is_new: bool) -> Guard | None:
+    """The guard of a run that starts or continues; None for one that a version without guards started."""
+    return make_guard(method, feed, config, folder) if is_new else read_guard(feed, config, folder)
+
+
 def make_guard(method: nn.Module, feed: Feed, config: Config, folder: Path) -> Guard:
     """The guard of a run that starts: the starting encoder's features are stored in its folder."""
     draw = torch.randperm(len(feed), generator=generator(0, 0, "guard"))[:SAMPLE].sort().values

@@ -18,10 +18,11 @@ SHRUNK_RANK = 0.35  # share of the first rank below which features lose dimensio
 RISEN = 10.0  # how far a loss may rise, in units of the first loss (at least 1); a healthy loss falls
 LARGEST_LOSS = 1e4  # for runs with a single row; losses compare unit vectors and are tens at most
 SINGULAR = 0.5  # variance of a whitened target, 1 by construction, below which most directions are missing
+FORGOTTEN = 0.3  # share of the starting encoder's neighbours below which it is forgotten, without training.guard
 RANK_FEATURES = 2048  # the rank is computed from this many features at most
 
 Gather = Callable[[Tensor, int], Tensor]
-Trouble = Literal["singular", "shrinking", "collapsing", "diverging"]
+Trouble = Literal["forgetting", "singular", "shrinking", "collapsing", "diverging"]
 _TROUBLES: tuple[Trouble, ...] = get_args(Trouble)  # the worst last
 
 
@@ -102,7 +103,7 @@ def verdict(rows: list[dict[str, float]], config: Config | None = None) -> str:
     if not rows:
         return "no steps yet"
     last = rows[-1]
-    match trouble(rows, last):
+    match trouble(rows, last, limit=start_limit(config)):
         case "diverging":
             began = f", {rows[0]['loss']:.4g} at the start" if len(rows) > 1 else ""
             clip = ", or set optimizer.clip" if config is not None and config.optimizer.clip is None else ""
@@ -119,15 +120,31 @@ def verdict(rows: list[dict[str, float]], config: Config | None = None) -> str:
             rank = f"target rank {last['target_rank']:.0f}" + (f" of {config.heads.dim}" if config else "")
             advice = "lower heads.dim or optimizer.lr, or raise training.batch_size"
             return f"singular: the whitened target has {variance}, {rank}; {advice}"
+        case "forgetting":
+            return f"forgetting: {_kept(rows)}, less than {start_limit(config):.0%}; {_gentler(config)}"
     if not {"target_std", "feature_rank"} & last.keys():
         return "unknown: the method reports neither features nor targets"
     rank = f", feature rank {last['feature_rank']:.0f}" if "feature_rank" in last else ""
     std = f"target std {last['target_std']:.3f}" if "target_std" in last else "no target observed"
-    return f"healthy: {std}{rank}"
+    start = f", {_kept(rows)}" if start_columns(rows) else ""
+    return f"healthy: {std}{rank}{start}"
 
 
-def trouble(rows: list[dict[str, float]], row: dict[str, float]) -> Trouble | None:
-    """The problem that one row of a run shows, if any."""
+def start_limit(config: Config | None) -> float:
+    """The share of the starting encoder's neighbours that a run must keep."""
+    return (config.training.guard if config is not None else None) or FORGOTTEN
+
+
+def start_columns(rows: list[dict[str, float]]) -> dict[str, float]:
+    """The newest row that compares the encoder with its start; empty if none does."""
+    return next((row for row in reversed(rows) if "start_neighbours" in row), {})
+
+
+def trouble(rows: list[dict[str, float]], row: dict[str, float], *, limit: float = FORGOTTEN) -> Trouble | None:
+    """The problem that one row of a run shows, if any.
+
+    The comparison with the start is the newest one: few rows have it, and its images are always the same.
+    """
     if is_diverged([rows[0], row]):
         return "diverging"
     if is_collapsed(row):
@@ -135,7 +152,9 @@ def trouble(rows: list[dict[str, float]], row: dict[str, float]) -> Trouble | No
     first = _first_rank(rows)
     if row.get("feature_rank", first) < SHRUNK_RANK * first:
         return "shrinking"
-    return "singular" if row.get("whitened_variance", 1.0) < SINGULAR else None
+    if row.get("whitened_variance", 1.0) < SINGULAR:
+        return "singular"
+    return "forgetting" if start_columns(rows).get("start_neighbours", 1.0) < limit else None
 
 
 class Watch:
@@ -163,7 +182,8 @@ class Watch:
 
     def _lasting_level(self) -> int:
         """The mildest level of the newest rows; 0 if one of them is fine or there are too few."""
-        newest = [_level(trouble(self.rows, each)) for each in self.rows[-PATIENCE:]]
+        limit = start_limit(self.config)
+        newest = [_level(trouble(self.rows, each, limit=limit)) for each in self.rows[-PATIENCE:]]
         return min(newest) if len(newest) == PATIENCE else 0
 
 
@@ -185,6 +205,24 @@ def is_diverged(rows: list[dict[str, float]]) -> bool:
 
 def _first_rank(rows: list[dict[str, float]]) -> float:
     return next((row["feature_rank"] for row in rows if "feature_rank" in row), 0.0)
+
+
+def _kept(rows: list[dict[str, float]]) -> str:
+    row = start_columns(rows)
+    share = f"{row['start_neighbours']:.0%} of the starting encoder's nearest neighbours kept"
+    return f"{share} (CKA {row['start_cka']:.2f})"
+
+
+def _gentler(config: Config | None) -> str:
+    """How to change the starting encoder less, with the fields that are not set yet."""
+    changes = ["lower optimizer.lr"]
+    if config is None or config.backbone.freeze_epochs == 0:
+        changes.append("set backbone.freeze_epochs")
+    if config is None or config.optimizer.layer_decay == 1:
+        changes.append("set optimizer.layer_decay below 1")
+    if config is None or not config.training.guard:
+        changes.append("let training.guard choose an earlier checkpoint")
+    return ", or ".join(changes)
 
 
 def _advice(config: Config | None) -> str:

@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from prosmin.training import checkpoint as checkpoints
 from prosmin.training import health
 from prosmin.training.checkpoint import Saver
 from prosmin.training.launch import Processes
-from prosmin.training.online_knn import OnlineKnn
+from prosmin.training.measurements import Measurement
 from prosmin.training.run_folder import RunFolder
 from prosmin.training.schedules import Values
 from prosmin.training.step import StepResult
@@ -93,28 +93,30 @@ class Logbook:
         parts: Any = self._fabric.all_gather(x.contiguous())  # (processes, ...)
         return torch.cat(list(parts), dim)
 
-    def finish(self, knn: OnlineKnn | None = None, method: nn.Module | None = None) -> float | None:
-        """Stop the run if a requested step was not finite, else write its row; with `knn`, measure and return it."""
+    def finish(self, due: Sequence[Measurement] = (), method: nn.Module | None = None) -> Mapping[str, float]:
+        """Stop the run if a requested step was not finite, else write its row; returns what was measured for it."""
         if self._requested is None:
-            return None
+            return {}
         taken, row, copy = self._requested
         self._requested = None
         numbers = copy.wait()
         stop_if_not_finite(taken, numbers.pop("finite").tolist(), self._feed.key, advice=self._advice)
-        return None if row is None else self._write(row, numbers, knn, method)
+        return {} if row is None else self._write(row, numbers, due, method)
 
     def _write(
-        self, row: dict[str, Any], numbers: dict[str, Tensor], knn: OnlineKnn | None, method: nn.Module | None
-    ) -> float | None:
+        self, row: dict[str, Any], numbers: dict[str, Tensor], due: Sequence[Measurement], method: nn.Module | None
+    ) -> Mapping[str, float]:
         step = row["step"]
         row |= {"loss": float(numbers.pop("loss")), "grad_norm": float(numbers.pop("grad_norm"))}
         row |= health.numbers(numbers) | self._memory()
         seconds = time.monotonic() - self._logged_at
         row["images_per_second"] = round(self._config.training.batch_size * (step - self._logged) / seconds, 1)
-        score = None
-        if knn is not None and method is not None:
-            score = row["knn_top1"] = knn(method)
-            self._knn_note = f"  kNN {100 * score:.1f} %"
+        measured: dict[str, float] = {}
+        for each in due:
+            measured |= each.measure(method) if each.measure is not None and method is not None else {}
+        row |= measured
+        if "knn_top1" in measured:
+            self._knn_note = f"  kNN {100 * measured['knn_top1']:.1f} %"
         self._logged, self._logged_at = step, time.monotonic()
         self.note = f"loss {row['loss']:.4f}  {row['images_per_second']:.0f} img/s{self._knn_note}"
         if self._fabric.is_global_zero:
@@ -122,7 +124,7 @@ class Logbook:
             self._fabric.log_dict({k: v for k, v in row.items() if k != "step"}, step=step)
             if warning := self.watch.add(row):
                 print(f"warning: {warning}", file=sys.stderr, flush=True)
-        return score
+        return measured
 
     def _advice(self) -> str:
         """The newest checkpoint, and which fields to change."""

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import NoReturn
 
@@ -15,10 +16,10 @@ from prosmin.data.stream import Feed
 from prosmin.errors import Interrupted, ProsminError, Stopped
 from prosmin.progress import Progress
 from prosmin.training import health, schedules
-from prosmin.training.checkpoint import Saver, describe_images
+from prosmin.training.checkpoint import START_NEIGHBOURS, Saver, describe_images
 from prosmin.training.launch import Processes
 from prosmin.training.log import Logbook, first_columns
-from prosmin.training.online_knn import OnlineKnn
+from prosmin.training.measurements import Measurement
 from prosmin.training.run_folder import RunFolder
 from prosmin.training.step import make_training_step
 
@@ -72,7 +73,7 @@ def train(
     *,
     start: int,
     steps: int,
-    knn: OnlineKnn | None = None,
+    measurements: Sequence[Measurement] = (),
 ) -> int:
     """Train from step `start` to the end and return the number of steps done; `Stopped` after a signal."""
     training, per_epoch = config.training, order.steps_per_epoch
@@ -86,6 +87,8 @@ def train(
     orders = (order(step, rank=fabric.global_rank, world=fabric.world_size) for step in range(start, last))
 
     with saver, StopRequest() as stop, progress:
+        if training.guard and start == 0:  # the encoder of a run whose every step forgets too much
+            saver.save(0, {START_NEIGHBOURS: 1.0})
         for step, batch in enumerate(feed.batches(orders), start):
             values = schedules.values(config, step, steps=steps, steps_per_epoch=per_epoch)
             result = take_step(step, batch, values)
@@ -95,17 +98,17 @@ def train(
 
             reason = COLLAPSED if log.watch.gives_up else SIGNALLED if stop.name else 0
             stopping = processes.agree(reason)
-            measuring = bool(training.knn_every) and (done % (training.knn_every or 1) == 0 or done == last)
-            logging = done % training.log_every == 0 or done == last or measuring
+            due = [each for each in measurements if each.is_due(done, last)]
+            logging = done % training.log_every == 0 or done == last or bool(due)
             saving = done == last or bool(stopping) or saver.is_due(done)
             if logging or saving or log.at_once:
                 log.request(result, first_columns(done, values, epoch=done / per_epoch) if logging else None)
-            score: float | None = None
-            if measuring or saving or log.at_once:
-                score = log.finish(knn if measuring else None, method)
+            measured: Mapping[str, float] = {}
+            if due or saving or log.at_once:
+                measured = log.finish(due, method)
             progress.update(done, f"epoch {done / per_epoch:.1f}  {log.note}".rstrip())
-            if saving or saver.is_best(score):
-                saver.save(done, score)
+            if saving or saver.is_wanted(measured):
+                saver.save(done, measured)
             saver.check()
             if stopping and done < last:
                 saver.wait()

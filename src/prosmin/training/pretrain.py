@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import torch
 from lightning_fabric import Fabric
-from safetensors import SafetensorError
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
@@ -32,8 +31,11 @@ from prosmin.randomness import generator
 from prosmin.training import checkpoint as checkpoints
 from prosmin.training import health
 from prosmin.training.checkpoint import Checkpoint, describe_images
+from prosmin.training.choice import load_chosen
+from prosmin.training.guard import guard_every, open_guard
 from prosmin.training.launch import disconnect_at_exit, ending_with_first, layout, make_fabric
 from prosmin.training.loop import train
+from prosmin.training.measurements import Measurement
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.run_folder import RunFolder
 from prosmin.training.start import load_start
@@ -88,7 +90,7 @@ def _pretrain(fabric: Fabric, config: Config, run: RunFolder) -> None:
     if config.backbone.weights is not None and checkpoint is None:
         loaded, warning = load_start(method, config)
         _print(fabric, loaded)
-        if warning:
+        if warning and fabric.is_global_zero:
             warnings.warn(warning, stacklevel=2)
     knn = _in_first(fabric, lambda: OnlineKnn(feed, config)) if config.training.knn_every else None
     _in_first(fabric, lambda: run.open(config))
@@ -193,9 +195,16 @@ def _train(
     start = _resume(fabric, run, checkpoint, method, optimizer)
     _in_first(fabric, lambda: _refuse_collapsed(run, config))
 
-    done = train(fabric, config, run, feed, order, model, optimizer, start=start, steps=steps, knn=knn)
+    measurements = [Measurement(config.training.knn_every, knn)] if config.training.knn_every else []
+    if config.backbone.weights is not None:
+        is_new = checkpoint is None
+        guard = _in_first(fabric, lambda: open_guard(method, feed, config, run.path, is_new=is_new))
+        measurements.append(Measurement(guard_every(config, steps), guard))
+    done = train(
+        fabric, config, run, feed, order, model, optimizer, start=start, steps=steps, measurements=measurements
+    )
     if fabric.is_global_zero:
-        step = _load_best(run, method) if config.training.encoder == "best" else done
+        step = load_chosen(run, method, config, done=done)
         with staged(run.encoder_file, folder=run.path) as part:  # an encoder without its background has other scores
             save_encoder(method, config, part, step=step, steps=steps, trained=done)
             store_background(part, feed, fabric.device, seen=done * config.training.batch_size)
@@ -255,23 +264,6 @@ def _how_to_train_longer(order: Order, done: int, steps: int) -> str:
     unlimited = " and without --training.max_steps" if done < steps else ""
     made = epochs * order.steps_per_epoch
     return f"with {order.pictures} images --training.epochs {epochs} makes {made}, with another --out{unlimited}"
-
-
-def _load_best(run: RunFolder, method: nn.Module) -> int:
-    """Load the weights of the checkpoint with the best kNN into the method; returns its step."""
-    name, score = checkpoints.best(run.checkpoints)
-    if name is None or score is None:
-        raise ProsminError(f"No checkpoint in {run.checkpoints} has a kNN. Leave training.encoder at last.")
-    try:
-        checkpoint = checkpoints.load(run.checkpoints / name)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ProsminError(
-            f"The best checkpoint {run.checkpoints / name} is damaged ({error}). "
-            "Remove it and run again to use the best of the others."
-        ) from None
-    method.load_state_dict(checkpoint.model, strict=True)
-    print(f"the encoder is from step {checkpoint.step}: kNN {100 * score:.1f} % on the held-out tenth", flush=True)
-    return checkpoint.step
 
 
 def _newest_checkpoint(fabric: Fabric, run: RunFolder) -> Checkpoint | None:
