@@ -2,13 +2,16 @@
 
 import warnings
 
+import pytest
 import torch
 
 from prosmin import config as configs
 from prosmin.data.views import Views
+from prosmin.errors import UsageError
 from prosmin.methods import build_method
 from prosmin.methods.output import Draws
 from prosmin.methods.prosmin import ForecastScore
+from prosmin.models.heads import build_predictor
 from prosmin.scoring import ProprietyWarning
 
 
@@ -113,17 +116,83 @@ def test_recipe_paper_is_equation_2():
         torch.testing.assert_close(found[b], expected)
 
 
+SMALL_RELEASE = {
+    "backbone.patch_size": "8", "backbone.width": "12", "backbone.depth": "1", "backbone.heads": "2",
+    "backbone.drop_path": "0", "views.global_size": "32", "views.local_size": "16", "views.local": "1",
+    "heads.hidden": "16", "heads.bottleneck": "8", "heads.dim": "20", "heads.predictor_hidden": "20",
+    "compute.precision": "64-true", "compute.compile": "none", "compute.accelerator": "cpu", "training.batch_size": "3",
+}  # fmt: skip
+"""The recipe with small networks. What makes it the released objective stays as it is."""
+
+
+def _published_loss(mean: torch.Tensor, scale: torch.Tensor, target: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """The loss of the published code as loops: l = 2.4, four samples, mean absolute differences, ten times the sum.
+
+    mean, scale (V, B, K), target (G, B, K) centred, noise (V, B, S, K) -> (). The published program adds 9e-6 to both
+    parts, which has no gradient and is left out.
+    """
+    V, B, S, _ = noise.shape
+    samples = [[mean[v] + scale[v] * noise[v, :, s] for s in range(S)] for v in range(V)]  # each (B, K)
+    first, count = torch.zeros((), dtype=mean.dtype), 0
+    for s in range(S):
+        for g in range(len(target)):
+            for v in range(V):
+                first, count = first + 2 * (samples[v][s] - target[g]).abs().mean(), count + 1
+    second = torch.zeros((), dtype=mean.dtype)
+    for i in range(S):
+        for j in range(i + 1, S):
+            apart = torch.stack([(samples[v][i] - samples[v][j]).abs() for v in range(V)]).mean()
+            second = second - apart / (S - 1)
+    return 10 * (first / count + 2.4 * second / S)
+
+
+def _published_forecast(predictor: torch.nn.Module, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The published predictor, written with matrices: linear, GELU, linear, l2, ReLU, two branches without bias."""
+    one, _, two = predictor.body
+    x = t @ one.weight.T + one.bias
+    x = 0.5 * x * (1 + torch.erf(x / 2**0.5))
+    x = x @ two.weight.T + two.bias
+    x = torch.relu(x / x.square().sum(-1, keepdim=True).sqrt())
+    return x @ predictor.mean.weight.T, torch.exp((x @ predictor.log_variance.weight.T) * 0.5)
+
+
 def test_recipe_release_is_the_published_codes_objective():
-    """Mean absolute difference per coordinate, samples paired within a view, both target views."""
-    loss = _recipe_loss("release")
-    mean, scale, target, noise = _small_case()
-    found = ForecastScore(loss)(mean, scale, target, noise, torch.ones(3, 2, 2, dtype=torch.float64))
-    for b in range(2):
-        scores = []
-        for v in range(3):
-            z = [mean[v, b] + scale[v, b] * noise[v, b, s] for s in range(4)]
-            apart = sum((z[j] - z[k]).abs().mean() for j in range(4) for k in range(4) if j != k)
-            for g in range(2):
-                to_target = sum((a - target[g, b]).abs().mean() for a in z)
-                scores.append(abs(2 * loss.lam / 4 * to_target - (1 - loss.lam) / 12 * apart))
-        torch.testing.assert_close(found[b], sum(scores) / len(scores))
+    """Loss and gradient of the whole method, against a loop over the published formula, up to its factor of 22."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProprietyWarning)
+        config = configs.resolve(recipe="release", overrides=SMALL_RELEASE)
+    method = build_method(config).double()
+    method.centre.value.normal_(generator=torch.Generator().manual_seed(1)).mul_(0.01)
+    views = Views(*(group.double() for group in _views(3)))
+    draws = _draws(3)
+    ours = method(views, draws).losses.mean()
+    parameters = dict(method.online.named_parameters(prefix="online")) | dict(method.predictor.named_parameters())
+    found = dict(zip(parameters, torch.autograd.grad(ours, list(parameters.values())), strict=True))
+
+    groups = [group.flatten(0, 1) for group in views]
+    mean, scale = (x.unflatten(0, (3, 3)) for x in _published_forecast(method.predictor, method.online(groups)[1]))
+    target = method.target(groups[:1])[1].detach().unflatten(0, (2, 3)) - method.centre.value
+    shape = (3, 4, 20)  # views, samples, K
+    noise = method.noise(draws.normal("forecast", shape), shape).double()
+    published = _published_loss(mean, scale, target, noise)
+    torch.testing.assert_close(22 * ours, published)
+    expected = torch.autograd.grad(published, list(parameters.values()))
+    for (name, gradient), other in zip(found.items(), expected, strict=True):
+        torch.testing.assert_close(22 * gradient, other, msg=name)
+    assert scale.detach().log().abs().max() < 0.5  # it starts near 1, whatever the width
+    assert "online.projector.last.gain" in parameters  # a free last layer
+
+
+def test_recipe_release_has_the_published_sizes_and_limit():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProprietyWarning)
+        config = configs.resolve(recipe="release")
+    assert (config.heads.dim, config.heads.predictor_hidden) == (12000, 12000)
+    assert (config.optimizer.clip_each, config.optimizer.clip) == (True, pytest.approx(3 / 22))
+    assert config.loss.lam == pytest.approx(1 / (1 + 2.4 / 2))
+    with torch.device("meta"):
+        weights = sum(p.numel() for p in build_predictor(config.heads).parameters())
+    assert weights == 4 * 12000**2 + 2 * 12000
+    for wrong in ({"heads.batchnorm": "true"}, {"heads.predictor": "false"}):
+        with pytest.raises(UsageError, match=r"heads\.predictor_form"):
+            configs.resolve(recipe="release", overrides=wrong)

@@ -160,8 +160,8 @@ _FREE = {
 
 _ADDED: dict[str, Tree] = {
     "backbone": {"freeze_epochs": 0.0},
-    "optimizer": {"layer_decay": 1.0},
-    "heads": {"normalise_last": True},
+    "optimizer": {"layer_decay": 1.0, "clip_each": False},
+    "heads": {"normalise_last": True, "predictor_form": "scaled"},
     "loss": {"score_weight": 1.0},
     "target": {"whitening": "centre", "whitening_eps": 1e-3, "whitening_momentum": 0.9},
 }

@@ -156,6 +156,9 @@ class OptimizerConfig:
     weight_decay: float = option(0.04, "weight decay at the start, on matrices and filters only")
     weight_decay_end: float = option(0.4, "weight decay at the end; cosine schedule in between")
     clip: float | None = option(3.0, "gradients are clipped to this norm; null: no clipping")
+    clip_each: bool = option(
+        False, "each parameter's gradient is clipped by its own norm, not all by one; only with optimizer.clip"
+    )
     layer_decay: float = option(
         1.0, "the backbone's deepest layer learns at this share of the rate, each layer below at this share of the next"
     )

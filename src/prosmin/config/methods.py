@@ -31,16 +31,29 @@ class ProsminHeads:
     last: Literal["learned", "fixed", "none"] = option(
         "learned", "whether the last layer is trained or keeps its random start; none: g ends in BatchNorm instead"
     )
+    normalise_last: bool = option(
+        True, "rows of the last layer have length one; false: each has a gain that learns; only with heads.last learned"
+    )
     predictor: bool = option(True, "whether q has two hidden layers; false: its branches are applied to g's output")
     predictor_hidden: int = option(2048, "width of the predictor's hidden layers; only with heads.predictor true")
+    predictor_form: Literal["scaled", "released"] = option(
+        "scaled", "scaled: works in units of heads.initial_scale; released: as in the code published with the paper"
+    )
     predictor_lr: float = option(1.0, "learning rate of the predictor, relative to that of the other networks")
-    initial_scale: float = option(0.05, "initial scale, about the target's standard deviation")
+    initial_scale: float = option(
+        0.05, "initial scale, about the target's standard deviation; only with heads.predictor_form scaled"
+    )
     scale: Literal["learned", "zero"] = option("learned", "zero: a deterministic forecast, for comparison")
 
     def __post_init__(self) -> None:
         check_at_least(1, "heads", self, "hidden", "bottleneck", "dim", "predictor_hidden")
         check_at_least(0, "heads", self, "predictor_lr")
         check_positive("heads", self, "initial_scale")
+        if self.predictor_form == "released" and (self.batchnorm or not self.predictor):
+            raise UsageError(
+                f"heads.predictor_form is 'released' with heads.batchnorm {self.batchnorm} and heads.predictor "
+                f"{self.predictor}; allowed: false and true, as in the published code. Set both, or use the form scaled."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

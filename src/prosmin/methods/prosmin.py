@@ -13,7 +13,7 @@ from prosmin.data.views import Views
 from prosmin.methods.identification import Identification, constant
 from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.models.batchnorm import gather_rows
-from prosmin.models.heads import Embedder, GaussianPredictor
+from prosmin.models.heads import Embedder, build_predictor
 from prosmin.models.target import make_target, update_target
 from prosmin.models.whitening import Whitening, make_centre
 from prosmin.randomness import Streams, box_muller
@@ -63,7 +63,7 @@ class ProSMIN(nn.Module):
         self.scorer = ForecastScore(config.loss)
         self.identification = Identification(config.loss.temperature)
         self.online = Embedder(config)
-        self.predictor = GaussianPredictor(config.heads)
+        self.predictor = build_predictor(config.heads)
         self.target = make_target(self.online if config.target.start == "copy" else Embedder(config))
         self.centre = make_centre(config.target, config.heads.dim)
 

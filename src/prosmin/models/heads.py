@@ -132,6 +132,35 @@ class GaussianPredictor(nn.Module):
         return mean, self.unit * torch.exp(log_scale)
 
 
+class ReleasedPredictor(nn.Module):
+    """The predictor of the code published with the paper: its scale starts at 1 and has no limit.
+
+    Two layers, l2 normalisation, ReLU, then branches without bias, all with PyTorch's initial weights. The input of the
+    branches has length one, so that both outputs start near 0.
+    """
+
+    def __init__(self, heads: ProsminHeads) -> None:
+        super().__init__()
+        dim, hidden = heads.dim, heads.predictor_hidden
+        self.body = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, hidden))
+        self.mean = nn.Linear(hidden, dim, bias=False)
+        self.log_variance = nn.Linear(hidden, dim, bias=False) if heads.scale == "learned" else None
+
+    def forward(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, K) -> mean (N, K), scale (N, K); the deterministic twin's scale is 0."""
+        h = F.relu(F.normalize(self.body(t), dim=-1))
+        mean = self.mean(h)
+        if self.log_variance is None:
+            return mean, torch.zeros_like(mean)
+        log_variance = self.log_variance(h)
+        return mean, torch.exp(0.5 * log_variance.to(torch.promote_types(log_variance.dtype, torch.float32)))
+
+
+def build_predictor(heads: ProsminHeads) -> GaussianPredictor | ReleasedPredictor:
+    """The predictor that `heads` describes."""
+    return (GaussianPredictor if heads.predictor_form == "scaled" else ReleasedPredictor)(heads)
+
+
 class Embedder(nn.Module):
     """f and g of ProSMIN and DINO, online and target."""
 

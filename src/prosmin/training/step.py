@@ -19,6 +19,7 @@ from prosmin.data.views import Views
 from prosmin.errors import ProsminError
 from prosmin.methods.output import Draws, Output, as_scalar
 from prosmin.models.backbones import is_recordable, layer_depths
+from prosmin.training.clipping import clip_gradients
 from prosmin.training.schedules import Values
 
 
@@ -181,10 +182,9 @@ class TrainingStep:
                 statistics[name] = statistics[name] + value / count if name in statistics else value / count
             observed = output.observed
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        clip = self.config.optimizer.clip or float("inf")
-        norm = nn.utils.clip_grad_norm_(parameters, clip, foreach=True)
+        norm = clip_gradients(parameters, self.config.optimizer)
         every_loss = torch.cat(losses)
-        return StepResult(every_loss.mean(), norm.detach(), Output(every_loss, observed, statistics))
+        return StepResult(every_loss.mean(), norm, Output(every_loss, observed, statistics))
 
     def _update(self, result: StepResult, *, momentum: float) -> None:
         """Change the weights and move the target. A gradient that is not finite is never applied."""
