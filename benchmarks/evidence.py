@@ -64,8 +64,9 @@ BEFORE_TUNING = {
     (VIT, method): dict.fromkeys(("heads.hidden", "heads.dim", "heads.predictor_hidden"), "2048")
     for method in ("prosmin", "deterministic")
 } | {
-    (VIT, "ibot"): {"heads.batchnorm": "false", "heads.shared": "true"},
-    (VIT, "mocov3"): {"target.momentum": "0.99"},
+    (VIT, "dino"): {"heads.normalise_last": "true"},
+    (VIT, "ibot"): {"heads.batchnorm": "false", "heads.shared": "true", "heads.normalise_last": "true"},
+    (VIT, "mocov3"): {"target.momentum": "0.99", "views.global_scale": "0.3,1"},
 }
 """Fields of the first runs that tuning has changed in the recipes since."""
 

@@ -123,9 +123,10 @@ def test_a_grid_file_may_end_in_yml_and_lie_in_the_home_folder(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("name", grid_names())
-@pytest.mark.parametrize("recipe", [None, "paper"])
+@pytest.mark.parametrize("recipe", [None, "demo"])
 def test_every_grid_has_a_header_and_cells_that_are_allowed(name, recipe):
     grid = combine(grid=name, recipe=recipe, over=[], fields={})
+    assert grid.recipe == (recipe or "paper")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         cells = make_cells(grid)

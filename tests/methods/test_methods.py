@@ -99,7 +99,9 @@ def test_a_loss_depends_on_other_images_only_if_the_method_spans_the_batch(name,
     assert alike != method.spans_batch
 
 
-@pytest.mark.parametrize("recipe", ["demo", "demo-vit", "cifar10-resnet18", "cifar10-vit", "imagenet-vit-small"])
+@pytest.mark.parametrize(
+    "recipe", ["demo", "demo-vit", "cifar10-resnet18", "cifar10-vit", "imagenet-vit-small", "imagenette-vit-small"]
+)
 @every_method
 def test_the_common_recipes_have_a_section_for_every_method_that_can_use_them(recipe, name):
     without = name == "ibot" and recipe in ("demo", "cifar10-resnet18")  # ResNets
@@ -108,6 +110,44 @@ def test_the_common_recipes_have_a_section_for_every_method_that_can_use_them(re
     assert without == ("resnet" in config.backbone.name and name == "ibot")
     assert (config.views.local == 0) == (name == "mocov3")
     assert configs.build(configs.to_tree(config)) == config
+
+
+def _resolved(recipe, name):
+    return configs.resolve(recipe=recipe, overrides={"method.name": name})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "smallest"),
+    [("cifar10-resnet18", 0.2), ("cifar10-vit", 0.08), ("imagenet-vit-small", 0.08), ("imagenette-vit-small", 0.08)],
+)
+def test_mocov3_has_the_published_crops(recipe, smallest):
+    views = _resolved(recipe, "mocov3").views
+    assert (views.local, views.global_scale) == (0, (smallest, 1.0))
+
+
+@pytest.mark.parametrize("name", ["dino", "ibot"])
+@pytest.mark.parametrize("recipe", ["cifar10-vit", "imagenet-vit-small", "imagenette-vit-small"])
+def test_a_free_last_layer_comes_with_the_temperature_published_for_it(recipe, name):
+    config = _resolved(recipe, name)
+    assert not config.heads.normalise_last
+    loss = config.loss
+    ends = (loss.target_temperature_start, loss.target_temperature, loss.temperature_warmup_epochs)
+    assert ends == (0.04, 0.07, 30)
+    assert config.optimizer.clip_each == (recipe != "cifar10-vit")
+
+
+def test_only_mocov3_has_twelve_attention_heads_in_a_vit_small():
+    heads = {name: _resolved("imagenet-vit-small", name).backbone.heads for name in METHODS}
+    assert heads == {name: 12 if name == "mocov3" else None for name in METHODS}
+
+
+def test_imagenette_has_the_images_per_step_epochs_and_crops_of_the_published_benchmark():
+    for name in METHODS:
+        config = _resolved("imagenette-vit-small", name)
+        assert config.backbone == configs.BackboneConfig(name="vit_small_patch16_224")
+        assert (config.training.epochs, config.training.batch_size, config.optimizer.lr) == (200, 256, 5e-4)
+        sizes = (config.views.global_size, config.views.local_size, config.views.local)
+        assert sizes == (224, 96, 0 if name == "mocov3" else 6)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def _published_loss(mean: torch.Tensor, scale: torch.Tensor, target: torch.Tenso
     mean, scale (V, B, K), target (G, B, K) centred, noise (V, B, S, K) -> (). The published program adds 9e-6 to both
     parts, which has no gradient and is left out.
     """
-    V, B, S, _ = noise.shape
+    V, _, S, _ = noise.shape
     samples = [[mean[v] + scale[v] * noise[v, :, s] for s in range(S)] for v in range(V)]  # each (B, K)
     first, count = torch.zeros((), dtype=mean.dtype), 0
     for s in range(S):

@@ -52,7 +52,7 @@ class ProsminHeads:
         if self.predictor_form == "released" and (self.batchnorm or not self.predictor):
             raise UsageError(
                 f"heads.predictor_form is 'released' with heads.batchnorm {self.batchnorm} and heads.predictor "
-                f"{self.predictor}; allowed: false and true, as in the published code. Set both, or use the form scaled."
+                f"{self.predictor}; allowed: false and true, as in the published code. Set both, or use scaled."
             )
 
 
