@@ -1,7 +1,7 @@
 """The runs behind RESULTS.md: train, evaluate on the test images once, write one file per run and seed.
 
     python benchmarks/evidence.py --data DIR --runs RUNS --stage first
-    python benchmarks/evidence.py --data DIR --runs RUNS --stage table --seeds 0,1,2
+    python benchmarks/evidence.py --data DIR --runs RUNS --stage seeds --seeds 0,1,2
     python benchmarks/evidence.py --data DIR --runs RUNS --only cifar10-resnet18-prosmin-100
 
 DIR holds cifar10-train.parquet, cifar10-test.parquet, cifar100-test.parquet and svhn-test10k.parquet (columns image and
@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from outcomes import read_outcomes
 from prosmin import config as configs
 from prosmin.encoder.file import read_card
 from prosmin.errors import Stopped
@@ -60,6 +61,12 @@ METHODS = {
     "ibot": {"method.name": "ibot"},
 }
 """The methods of the table, and ProSMIN's deterministic twin."""
+CONTROLS = {
+    "score": {"loss.identification": "0"},
+    "identification": {"loss.score_weight": "0"},
+    "mocov3-multicrop": METHODS["mocov3"] | {"views.local": "4", "views.global_scale": "0.3,1"},
+}
+"""The two losses alone, and MoCo v3 with the views of the other methods."""
 BEFORE_TUNING = {
     (VIT, method): dict.fromkeys(("heads.hidden", "heads.dim", "heads.predictor_hidden"), "2048")
     for method in ("prosmin", "deterministic")
@@ -104,6 +111,13 @@ def _axis(field: str, values: list[str], *, short: str, **more: str) -> list[Run
 STAGES: dict[str, list[Run]] = {
     "first": _table(100, suffix=FIRST),
     "table": _table(100),
+    # The recipes with published crops and last layers; seeds.py compares the runs.
+    "seeds": [
+        Run(f"{recipe}-{name}-100-fair", recipe, {**fields, "training.epochs": "100"})
+        for recipe in (RESNET, VIT)
+        for name, fields in (METHODS | CONTROLS).items()
+        if (recipe, name) != (RESNET, "ibot")
+    ],
     "headline": [
         Run(f"{RESNET}-{method}-200", RESNET, {**METHODS[method], "training.epochs": "200"})
         for method in ("prosmin", "mocov3", "dino", "deterministic")
@@ -187,6 +201,7 @@ def document(run: Run, seed: int, folder: Path, data: Path, out: Path) -> dict[s
             "path": [_rounded(row) for row in rows[-1 :: -max(1, len(rows) // 24)][::-1]],
         },
         "effective_rank": rows[-1]["feature_rank"],
+        "outcomes": read_outcomes(folder),
         "results": {name: {key: row[key] for key in kept if key in row} for name, row in results.items()},
         "target": {name: row["metrics"] for name, row in target.items()},
         "configuration": configs.to_tree(config),

@@ -66,9 +66,14 @@ def bounded(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a .jsonl file; none if there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def append_missing(out: Path, jobs: Iterable[dict[str, Any]], judge: Callable[..., dict[str, Any]]) -> None:
     """Add the line of every job that the .jsonl file does not have yet; a job is the arguments of `judge`."""
-    known = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    known = read_lines(out)
     for job in jobs:
         if not any(job.items() <= line.items() for line in known):
             line = json.dumps(job | judge(**job))

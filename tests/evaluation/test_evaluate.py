@@ -58,6 +58,10 @@ class TestResults:
                 assert math.isfinite(row[name])
                 assert math.isfinite(row[f"{name}_calibrated"])
         assert {"coverage_95", "pit_distance", "energy_skill"} < results["uncertainty"]["metrics"].keys()
+        for protocol in ("knn", "linear"):
+            images, metrics = np.load(run / f"results/{protocol}.npz"), results[protocol]["metrics"]
+            assert images["correct"].mean() == pytest.approx(metrics["top1"])
+            assert images["nll"].mean() == pytest.approx(metrics["nll"])
         scores = np.load(run / "results/ood.npz")
         assert len(scores["in/knn_distance"]) == 70
         assert len(scores["out/photos@ood/mean_log_scale"]) == 100

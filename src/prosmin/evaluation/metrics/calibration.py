@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -60,6 +61,17 @@ def classification_metrics(
         "adaptive_ece": _summed_error(gap @ _members(_equal_mass(confidence, bins), bins), len(gap)).item(),
         "classwise_calibration_error": _classwise_error(probabilities, labels, bins),
         "brier": (square - 2 * own + 1).mean().item(),
+    }
+
+
+def image_outcomes(probabilities: Tensor, labels: Tensor) -> dict[str, np.ndarray]:
+    """For each image whether its top class is correct, and -ln p(label): their means are `top1` and `nll`."""
+    _check(probabilities, labels)
+    labels = labels.to(probabilities.device)
+    own = probabilities.gather(1, labels[:, None])[:, 0].double()
+    return {
+        "correct": probabilities.argmax(1).eq(labels).cpu().numpy(),
+        "nll": -own.clamp_min(FLOOR).log().cpu().numpy(),
     }
 
 
@@ -214,6 +226,10 @@ class Predictions:
         )
         after = {f"{name}_calibrated": value for name, value in calibrated.items() if name != "top1"}
         return plain | after | {"temperature": self.temperature}
+
+    def outcomes(self, labels: Tensor) -> dict[str, np.ndarray]:
+        """What happens to each image, before temperature scaling."""
+        return image_outcomes(temperature_scale(self.logits, 1.0), labels)
 
     def diagrams(self, labels: Tensor) -> dict[str, Any]:
         """The reliability diagrams before and after."""

@@ -1,10 +1,11 @@
 """knn: a test image gets the label that its nearest training images vote for."""
 
+import numpy as np
 from torch import Tensor
 
 from prosmin.encoder.neighbours import knn_probabilities, nearest, vote
 from prosmin.evaluation.context import Context
-from prosmin.evaluation.metrics.calibration import classification_metrics
+from prosmin.evaluation.metrics.calibration import classification_metrics, image_outcomes
 from prosmin.evaluation.protocol import Protocol, Result
 
 K, WIDE_K, TEMPERATURE = 20, 200, 0.07  # the conventions of Wu et al. (2018) and DINO
@@ -14,9 +15,11 @@ def run(context: Context) -> Result:
     """Cosine similarity s, weights exp(s / 0.07), neighbours from train; all metrics at k = 20, top-1 also at 200."""
     scored = {subject: _score(context, subject) for subject in context.subjects}
     trained, *baselines = context.subjects
+    metrics, outcomes = scored[trained]
     return Result(
-        metrics=scored[trained] | {"top1_half_whitened": _half_whitened(context)},
-        baselines={subject: scored[subject] for subject in baselines},
+        metrics=metrics | {"top1_half_whitened": _half_whitened(context)},
+        baselines={subject: scored[subject][0] for subject in baselines},
+        arrays=outcomes,
         settings={
             "k": min(K, len(context.sets["train"])),
             "wide_k": min(WIDE_K, len(context.sets["train"])),
@@ -26,7 +29,8 @@ def run(context: Context) -> Result:
     )
 
 
-def _score(context: Context, subject: str) -> dict[str, float]:
+def _score(context: Context, subject: str) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """The metrics, and what happens to each test image."""
     bank, queries = context.placed("train", subject), context.features("test", subject)
     bank_labels, labels = (context.labels(name).to(bank.device) for name in ("train", "test"))
     similarities, indices = nearest(bank, queries, min(WIDE_K, len(bank)))
@@ -36,7 +40,9 @@ def _score(context: Context, subject: str) -> dict[str, float]:
         return vote(similarities[:, :k], votes[:, :k], classes=context.classes, temperature=TEMPERATURE)
 
     wide = probabilities(WIDE_K).argmax(1).eq(labels).double().mean().item()
-    return classification_metrics(probabilities(K), labels, seed=context.seed) | {"top1_k200": wide}
+    narrow = probabilities(K)
+    metrics = classification_metrics(narrow, labels, seed=context.seed) | {"top1_k200": wide}
+    return metrics, image_outcomes(narrow, labels)
 
 
 def _half_whitened(context: Context) -> float:

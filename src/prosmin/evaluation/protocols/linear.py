@@ -19,6 +19,7 @@ def _score(context: Context, subject: str) -> Result:
         metrics=predictions.metrics(labels, seed=context.seed),
         settings=predictions.settings | {"held_out": "a tenth of train"},
         curves=predictions.diagrams(labels),
+        arrays=predictions.outcomes(labels),
     )
 
 
