@@ -150,7 +150,7 @@ def test_a_full_disk_is_reported_before_the_next_checkpoint(train, monkeypatch):
         def shutdown(self):
             pass
 
-    def refuse(folder, checkpoint, *, keep, guard):
+    def refuse(folder, checkpoint, *, keep):
         raise ProsminError(f"step {checkpoint.step}: no space")
 
     step, steps = TrainingStep.__call__, []
@@ -192,9 +192,9 @@ def test_training_continues_while_a_checkpoint_is_written(train, monkeypatch):
             done.set()
         return result
 
-    def slow(folder, checkpoint, *, keep, guard):
+    def slow(folder, checkpoint, *, keep):
         assert done.wait(timeout=60), "training waits for the disk"
-        return write(folder, checkpoint, keep=keep, guard=guard)
+        return write(folder, checkpoint, keep=keep)
 
     monkeypatch.setattr(TrainingStep, "__call__", counted)
     monkeypatch.setattr(checkpoints, "write", slow)

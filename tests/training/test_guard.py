@@ -1,12 +1,14 @@
 """The comparison with the starting encoder, and what a run does with it."""
 
-import json
 import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from prosmin.data.image_sets import load_pictures
+from prosmin.encoder import load
+from prosmin.encoder.file import read_card
 from prosmin.errors import ProsminError
 from prosmin.training import checkpoint as checkpoints
 from prosmin.training import guard, health
@@ -81,9 +83,11 @@ def backbone(file, network="online"):
 
 
 class TestRun:
-    def test_start_is_stored_and_compared(self, continued):
+    def test_start_is_stored_and_compared(self, continued, finished):
         run = continued(**{"training.guard_every": "3"})
-        assert set(load_file(run / START)) == {"features", "numbers"}
+        stored = load_file(run / START)
+        assert stored.keys() == {"features", "numbers", *backbone(finished / "encoder.safetensors")}
+        assert len(stored["features"]) == len(stored["numbers"]) == 100
         rows = metrics(run)
         assert [row["step"] for row in rows if row.keys() >= START_COLUMNS] == [3, 6]
         assert all(0 <= row[name] <= 1 for row in rows for name in START_COLUMNS & row.keys())
@@ -114,37 +118,48 @@ class TestRun:
 
 
 class TestGuard:
-    HARSH = {"optimizer.lr": "0.5", "optimizer.warmup_epochs": "0", "training.guard": "0.999"}  # noqa: RUF012
+    HARSH = {"optimizer.lr": "0.05", "optimizer.warmup_epochs": "0"}  # noqa: RUF012
 
-    def test_an_earlier_checkpoint_becomes_the_encoder(self, continued, finished, capsys):
-        run = continued(**self.HARSH)
-        card = json.loads((run / "encoder.json").read_text())
-        assert (card["step"], card["trained"]) == (0, 6)
-        assert "training.guard: the encoder is from step 0 of 6" in (said := capsys.readouterr().out)
-        assert "forgetting: " in said
-        start = backbone(finished / "encoder.safetensors")
-        assert all(torch.equal(tensor, start[name]) for name, tensor in
-                   backbone(run / "encoder.safetensors").items())  # fmt: skip
+    def test_the_encoder_is_an_average_that_keeps_the_limit(self, continued, finished, capsys):
+        last = backbone(continued("off", **self.HARSH) / "encoder.safetensors")
+        assert "training.guard" not in capsys.readouterr().out.partition("forgetting")[0]
+        run = continued("on", **self.HARSH, **{"training.guard": "0.9"})
+        share = read_card(run)["trained_share"]
+        assert 0 < share < 1
+        start, mixed = (backbone(folder / "encoder.safetensors") for folder in (finished, run))
+        for name, tensor in mixed.items():
+            if tensor.is_floating_point():  # weights and BatchNorm statistics
+                torch.testing.assert_close(tensor, start[name] + share * (last[name] - start[name]))
+        stored, encoder = load_file(run / START), load(run, device="cpu")
+        images = load_pictures("photos").subset(stored["numbers"])
+        kept = float(neighbours_kept(stored["features"], encoder.features(images)))
+        assert kept >= 0.9
+        said = capsys.readouterr().out
+        assert f"the encoder is {share:.0%} of the trained" in said
+        assert "forgetting: " in said  # the last step did, and the run says so
 
-    def test_the_newest_allowed_checkpoint_is_kept_and_chosen(self, continued):
-        run = continued(**self.HARSH | {"backbone.freeze_epochs": THREE_STEPS, "training.keep": "1"})
-        shares = {row["step"]: row["start_neighbours"] for row in metrics(run) if "start_neighbours" in row}
-        newest = max(step for step, share in shares.items() if share >= 0.999)
-        assert newest == 3  # the backbone was frozen until then
-        assert json.loads((run / "encoder.json").read_text())["step"] == newest
-        assert checkpoints.newest_names(run / "checkpoints") == ["step-00000006", f"step-{newest:08d}"]
+    def test_the_start_is_the_last_resort(self, continued, finished, capsys):
+        run = continued(**self.HARSH | {"optimizer.lr": "5"}, **{"training.guard": "0.999"})
+        assert read_card(run)["trained_share"] == 0
+        assert "the encoder is the starting one" in capsys.readouterr().out
+        start, saved = (backbone(folder / "encoder.safetensors") for folder in (finished, run))
+        assert all(torch.equal(tensor, saved[name]) for name, tensor in start.items() if tensor.is_floating_point())
 
     def test_the_last_step_stays_the_encoder_if_it_is_close(self, continued, capsys):
-        gentle = continued("gentle", **{"optimizer.lr": "1e-7", "training.guard": "0.5"})
-        assert json.loads((gentle / "encoder.json").read_text())["step"] == 6
+        fields = {"optimizer.lr": "1e-6"}
+        on, off = continued("on", **fields, **{"training.guard": "0.5"}), continued("off", **fields)
+        assert "trained_share" not in read_card(on)
+        assert_same_run(on, off)
         assert "training.guard" not in capsys.readouterr().out
 
-    def test_resume_is_exact(self, continued, tmp_path):
-        changes = self.HARSH | {"backbone.freeze_epochs": THREE_STEPS, "optimizer.layer_decay": "0.8"}
-        whole = continued("whole", **changes, **{"training.max_steps": "6"})
-        parts = continued("parts", **changes, **{"training.max_steps": "3"})
-        parts = continued("parts", **changes, **{"training.max_steps": "6"})
-        assert torch.equal(load_file(whole / START)["features"], load_file(parts / START)["features"])
+    def test_resume_is_exact(self, continued):
+        fields = {"backbone.freeze_epochs": THREE_STEPS, "optimizer.layer_decay": "0.8", "training.guard": "0.95"}
+        whole = continued("whole", **self.HARSH | fields)
+        for steps in ("2", "6"):
+            parts = continued("parts", **self.HARSH | fields, **{"training.max_steps": steps})
+        assert read_card(whole)["trained_share"] < 1
+        first, second = load_file(whole / START), load_file(parts / START)
+        assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
         assert_same_run(whole, parts)
 
 

@@ -57,9 +57,9 @@ def test_a_checkpoint_that_is_being_written_counts_when_a_run_stops(train, monke
     def noticed(*arguments, advice):
         return stop(*arguments, advice=lambda: (stopping.set(), advice())[1])
 
-    def slow(folder, checkpoint, *, keep, guard):
+    def slow(folder, checkpoint, *, keep):
         assert stopping.wait(timeout=60)
-        return write(folder, checkpoint, keep=keep, guard=guard)
+        return write(folder, checkpoint, keep=keep)
 
     monkeypatch.setattr(logs, "stop_if_not_finite", noticed)
     monkeypatch.setattr(checkpoints, "write", slow)

@@ -80,11 +80,6 @@ class Config:
                     f"training.{name} is {value:g}, but there is no starting encoder to compare with: "
                     "give backbone.weights too, or leave it out."
                 )
-        if self.training.guard and self.training.encoder == "best":
-            raise UsageError(
-                f"training.guard is {self.training.guard:g} and training.encoder is 'best', but only one of them can "
-                "choose the encoder. Leave one out."
-            )
         if self.backbone.freeze_epochs and self.target.start != "copy":
             raise UsageError(
                 f"backbone.freeze_epochs is {self.backbone.freeze_epochs:g}, but target.start is "

@@ -191,8 +191,8 @@ class TrainingConfig:
     on_collapse: Literal["warn", "stop"] = option("warn", "what to do if features collapse or the loss diverges")
     guard: float | None = option(
         None,
-        "share of the starting encoder's nearest neighbours that the encoder must keep, or an earlier checkpoint "
-        "becomes the encoder; only with backbone.weights; null or 0: off",
+        "share of the starting encoder's nearest neighbours that the encoder must keep, or its weights are averaged "
+        "with the starting ones; only with backbone.weights; null or 0: off",
     )
     guard_every: int | None = option(
         None, "steps between comparisons with the starting encoder; only with backbone.weights; null: 20 per run"

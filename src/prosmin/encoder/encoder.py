@@ -437,10 +437,15 @@ def has_batchnorm(encoder: Encoder) -> bool:
     return any(isinstance(module, _BatchNorm) for module in backbone.modules())
 
 
-def save_encoder(method: nn.Module, config: Config, folder: Path, *, step: int, steps: int, trained: int) -> None:
+def save_encoder(
+    method: nn.Module, config: Config, folder: Path, *, step: int, steps: int, trained: int, share: float = 1.0
+) -> None:
     """Write encoder.safetensors and its card encoder.json into a run folder.
 
-    `step` is the step of the weights, `trained` the last step of the run, `steps` the step where the schedules end.
+    `step` is the step of the weights, `trained` the last step of the run, `steps` the step where the schedules end. A
+    `share` below 1 says that the backbone is an average with the starting one, and the trained weights' share in it.
     """
     card = {"step": step, "steps": steps, "trained": trained, "config": configs.to_tree(config)}
+    if share < 1:
+        card["trained_share"] = share
     write_encoder(folder, method, card, replace=True)

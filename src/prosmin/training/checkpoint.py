@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,6 @@ from prosmin.training.run_folder import RunFolder
 
 _NAME = re.compile(r"step-(\d{8})")
 _MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
-START_NEIGHBOURS = "start_neighbours"
-"""The column of `prosmin.training.guard`: the share of the starting encoder's nearest neighbours that are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +43,7 @@ class Checkpoint:
     optimizer: dict[str, Tensor]
     pictures: dict[str, Any]  # the images it was trained on: their number and a hash of their file names and sizes
     fingerprint: str = ""
-    measured: Mapping[str, float] = field(default_factory=dict)  # of its step: knn_top1, start_neighbours
+    knn: float | None = None
 
 
 def describe_images(fabric: Fabric, feed: Feed, config: Config) -> dict[str, Any]:
@@ -60,7 +58,7 @@ def snapshot(
     step: int,
     pictures: dict[str, Any],
     fingerprint: str = "",
-    measured: Mapping[str, float] | None = None,
+    knn: float | None = None,
 ) -> Checkpoint:
     """A copy in memory that later steps do not change."""
     return Checkpoint(
@@ -69,7 +67,7 @@ def snapshot(
         optimizer=_on_cpu(_moments(model, optimizer)),
         pictures=pictures,
         fingerprint=fingerprint,
-        measured=measured or {},
+        knn=knn,
     )
 
 
@@ -81,8 +79,8 @@ def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def write(folder: Path, checkpoint: Checkpoint, *, keep: int, guard: float | None = None) -> Path:
-    """Write a checkpoint, then remove the oldest beyond `keep`, but never the best or the newest within `guard`."""
+def write(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
+    """Write a checkpoint, then remove the oldest ones beyond `keep`, but never the best."""
     final = folder / f"step-{checkpoint.step:08d}"
     part = folder / f".{final.name}.part"
     try:
@@ -103,9 +101,8 @@ def write(folder: Path, checkpoint: Checkpoint, *, keep: int, guard: float | Non
             f"The checkpoint of step {checkpoint.step} cannot be written to {folder}: {error}; {kept}. "
             f"{advice(error, final)}"
         ) from error
-    needed = (final.name, best(folder)[0], newest_close(folder, guard)[0] if guard else None)
     for name in newest_names(folder)[keep:]:
-        if name not in needed:
+        if name not in (final.name, best(folder)[0]):
             shutil.rmtree(folder / name, ignore_errors=True)  # a leftover does no harm
     return final
 
@@ -117,8 +114,7 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
         "step": checkpoint.step,
         "fingerprint": checkpoint.fingerprint,
         "files": {name: file_hash(folder / name) for name in (_MODEL, _OPTIMIZER)},
-        "knn_top1": checkpoint.measured.get("knn_top1"),
-        START_NEIGHBOURS: checkpoint.measured.get(START_NEIGHBOURS),
+        "knn_top1": checkpoint.knn,
         "pictures": checkpoint.pictures,
     }
     (folder / _STATE).write_text(json.dumps(state, indent=1))
@@ -137,26 +133,14 @@ def newest_names(folder: Path) -> list[str]:
 
 def best(folder: Path) -> tuple[str | None, float | None]:
     """The checkpoint with the highest kNN (the oldest of equal ones) and that kNN; None if none was measured."""
-    scores = _scores(folder, "knn_top1")
-    return max(reversed(scores.items()), key=lambda each: each[1], default=(None, None))
-
-
-def newest_close(folder: Path, limit: float) -> tuple[str | None, float | None]:
-    """The newest checkpoint that keeps at least this share of the start's neighbours, and its share; None if none."""
-    shares = _scores(folder, START_NEIGHBOURS)
-    return next((each for each in shares.items() if each[1] >= limit), (None, None))
-
-
-def _scores(folder: Path, column: str) -> dict[str, float]:
-    """{checkpoint: the column of its step}, newest first, of the checkpoints that have it."""
-    found: dict[str, float] = {}
-    for name in newest_names(folder):
+    found: tuple[str | None, float | None] = (None, None)
+    for name in reversed(newest_names(folder)):
         try:
-            value = json.loads((folder / name / _STATE).read_text()).get(column)
+            score = json.loads((folder / name / _STATE).read_text()).get("knn_top1")
         except (OSError, ValueError):  # damaged; `load_newest` reports it
             continue
-        if value is not None:
-            found[name] = value
+        if score is not None and (found[1] is None or score > found[1]):
+            found = name, score
     return found
 
 
@@ -280,27 +264,19 @@ class Saver:
         is_late = minutes is not None and time.monotonic() - self.saved_at > 60 * minutes
         return done % every == 0 or (self.writes and is_late)
 
-    def is_wanted(self, measured: Mapping[str, float]) -> bool:
-        """Whether every kept checkpoint has a lower kNN, or the encoder is still close to its start, with a guard."""
-        guard = self.config.training.guard
-        return self._is_best(measured) or bool(guard and measured.get(START_NEIGHBOURS, 0.0) >= guard)
-
-    def _is_best(self, measured: Mapping[str, float]) -> bool:
-        score = measured.get("knn_top1")
+    def is_best(self, score: float | None) -> bool:
+        """Whether every kept checkpoint has a lower kNN."""
         return score is not None and (self.best is None or score > self.best)
 
-    def save(self, done: int, measured: Mapping[str, float]) -> None:
+    def save(self, done: int, score: float | None) -> None:
         """Start to write the checkpoint after `done` steps, in the process that writes."""
-        if self._is_best(measured):
-            self.best = measured["knn_top1"]
+        if self.is_best(score):
+            self.best = score
         if self.writes:
             self.wait()
             mark = fingerprint(self.config)
-            copy = snapshot(
-                self.method, self.optimizer, step=done, pictures=self.pictures, fingerprint=mark, measured=measured
-            )
-            training = self.config.training
-            self._writing = self._writer.submit(write, self.folder, copy, keep=training.keep, guard=training.guard)
+            copy = snapshot(self.method, self.optimizer, step=done, pictures=self.pictures, fingerprint=mark, knn=score)
+            self._writing = self._writer.submit(write, self.folder, copy, keep=self.config.training.keep)
         self.saved_at = time.monotonic()
 
     def check(self) -> None:

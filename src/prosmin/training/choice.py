@@ -1,56 +1,46 @@
-"""Which step of a run becomes its encoder: the last, that with the best kNN, or the newest that has not forgotten."""
+"""Which weights of a run become its encoder: the last, those with the best kNN, or an average with the start."""
 
 from safetensors import SafetensorError
 from torch import nn
 
-from prosmin.config import Config
 from prosmin.errors import ProsminError
 from prosmin.training import checkpoint as checkpoints
+from prosmin.training.guard import Guard
 from prosmin.training.run_folder import RunFolder
 
 
-def load_chosen(run: RunFolder, method: nn.Module, config: Config, *, done: int) -> int:
-    """Load the weights that become the encoder into the method, which has the last ones; returns their step."""
-    if config.training.encoder == "best":
-        return _load_best(run, method)
-    if config.training.guard:
-        return _load_close(run, method, config.training.guard, done=done)
-    return done
-
-
-def _load_best(run: RunFolder, method: nn.Module) -> int:
+def load_best(run: RunFolder, method: nn.Module) -> int:
+    """Load the weights of the checkpoint with the best kNN into the method; returns its step."""
     name, score = checkpoints.best(run.checkpoints)
     if name is None or score is None:
         raise ProsminError(f"No checkpoint in {run.checkpoints} has a kNN. Leave training.encoder at last.")
-    step = _load(run, method, name)
-    print(f"the encoder is from step {step}: kNN {100 * score:.1f} % on the held-out tenth", flush=True)
-    return step
-
-
-def _load_close(run: RunFolder, method: nn.Module, limit: float, *, done: int) -> int:
-    name, share = checkpoints.newest_close(run.checkpoints, limit)
-    if name is None or share is None:
-        raise ProsminError(
-            f"No checkpoint in {run.checkpoints} keeps {limit:.0%} of the starting encoder's nearest neighbours, as "
-            "training.guard asks. The same command with --training.guard 0 saves the last one as the encoder."
-        )
-    step = _load(run, method, name)
-    if step == done:
-        return done
-    why = f"the newest checkpoint that keeps {limit:.0%} of the starting encoder's neighbours (it keeps {share:.0%})"
-    print(f"training.guard: the encoder is from step {step} of {done}, {why}", flush=True)
-    if step == 0:
-        print("it is the starting encoder: nothing was gained, and its heads are untrained", flush=True)
-    return step
-
-
-def _load(run: RunFolder, method: nn.Module, name: str) -> int:
     try:
         checkpoint = checkpoints.load(run.checkpoints / name)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ProsminError(
-            f"The chosen checkpoint {run.checkpoints / name} is damaged ({error}). "
+            f"The best checkpoint {run.checkpoints / name} is damaged ({error}). "
             "Remove it and run again to use the best of the others."
         ) from None
     method.load_state_dict(checkpoint.model, strict=True)
+    print(f"the encoder is from step {checkpoint.step}: kNN {100 * score:.1f} % on the held-out tenth", flush=True)
     return checkpoint.step
+
+
+def average_with_start(guard: Guard, method: nn.Module, limit: float) -> float:
+    """Average the backbone with its start as far as training.guard needs; returns the share of the trained weights."""
+    share, kept = guard.average(method, limit=limit)
+    if share == 1:
+        return share
+    if share == 0:
+        print(
+            "training.guard: the encoder is the starting one, since no average with the trained weights keeps "
+            f"{limit:.0%} of its nearest neighbours. Lower optimizer.lr, or the guard.",
+            flush=True,
+        )
+        return share
+    print(
+        f"training.guard: the encoder is {share:.0%} of the trained and {1 - share:.0%} of the starting weights; it "
+        f"keeps {kept:.0%} of the starting encoder's nearest neighbours",
+        flush=True,
+    )
+    return share

@@ -1,6 +1,8 @@
 """Does a run forget the encoder it started from? The same images, seen by the start and by the current encoder.
 
-The starting features are stored in the run folder, so that a continued run compares with the same start.
+Its features and its weights are stored in the run folder, so that a continued run has the same start. With
+training.guard the encoder is the average of the starting and the last weights that keeps enough of the start (WiSE-FT,
+Wortsman et al., 2022).
 """
 
 from pathlib import Path
@@ -19,6 +21,9 @@ from prosmin.randomness import generator
 from prosmin.training.features import current_features
 
 START = "start.safetensors"
+_WEIGHTS = "online.backbone."  # how the names of the starting weights begin
+SHARES = 20
+"""Averages that are tried: the last weights have a share of 20/20, 19/20, ... 0."""
 SAMPLE = 1_000
 NEIGHBOURS = 10
 PER_RUN = 20
@@ -55,8 +60,9 @@ def linear_cka(x: Tensor, y: Tensor) -> Tensor:
 class Guard:
     """Compares the current encoder with the start on a fixed sample of the training images."""
 
-    def __init__(self, feed: Feed, config: Config, *, numbers: Tensor, start: Tensor) -> None:
-        self._feed, self._config, self._numbers, self._start = feed, config, numbers, start
+    def __init__(self, feed: Feed, config: Config, stored: dict[str, Tensor]) -> None:
+        self._feed, self._config, self._numbers, self._start = feed, config, stored["numbers"], stored["features"]
+        self._weights = {name: tensor for name, tensor in stored.items() if name.startswith(_WEIGHTS)}
 
     def __call__(self, method: nn.Module) -> dict[str, float]:
         """The columns of metrics.jsonl; the method does not change."""
@@ -66,6 +72,22 @@ class Guard:
         if not bool(now.isfinite().all()) or len(now) < 2:
             return {}
         return {"start_neighbours": float(neighbours_kept(start, now)), "start_cka": float(linear_cka(start, now))}
+
+    @torch.no_grad()
+    def average(self, method: nn.Module, *, limit: float) -> tuple[float, float]:
+        """Move the backbone no further towards its start than the limit needs.
+
+        Returns the share of the last weights, and that of the starting encoder's neighbours which the result keeps.
+        """
+        state = method.state_dict()
+        last = {name: state[name].clone() for name in self._weights if state[name].is_floating_point()}
+        for share in (tried / SHARES for tried in range(SHARES, -1, -1)):
+            for name, tensor in last.items():
+                state[name].copy_(self._weights[name].to(tensor.device).lerp(tensor, share))
+            kept = self(method).get("start_neighbours", 0.0)
+            if kept >= limit:
+                break
+        return share, kept
 
 
 def guard_every(config: Config, steps: int) -> int:
@@ -87,9 +109,12 @@ def make_guard(method: nn.Module, feed: Feed, config: Config, folder: Path) -> G
     numbers, place = torch.unique(numbers, return_inverse=True)  # an unreadable image stands for another in the sample
     first = torch.full_like(numbers, len(place)).scatter_reduce_(0, place, torch.arange(len(place)), "amin")
     features = features.cpu()[first].contiguous()
+    weights = {name: tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)  # training changes the others
+               for name, tensor in method.state_dict().items() if name.startswith(_WEIGHTS)}  # fmt: skip
+    stored = {"features": features, "numbers": numbers, **weights}
     with writing(folder / START) as part:
-        save_file({"features": features, "numbers": numbers}, part)
-    return Guard(feed, config, numbers=numbers, start=features)
+        save_file(stored, part)
+    return Guard(feed, config, stored)
 
 
 def read_guard(feed: Feed, config: Config, folder: Path) -> Guard | None:
@@ -98,15 +123,13 @@ def read_guard(feed: Feed, config: Config, folder: Path) -> Guard | None:
     if not file.exists():
         if config.training.guard:
             raise ProsminError(
-                f"{folder} has no {START}, the features of its starting encoder. Put the file back, or continue with "
-                "--training.guard 0."
+                f"{folder} has no {START}, its starting encoder. Put it back, or continue with --training.guard 0."
             )
         return None
     try:
-        stored = load_file(file)
-        return Guard(feed, config, numbers=stored["numbers"], start=stored["features"])
+        return Guard(feed, config, load_file(file))
     except (OSError, SafetensorError, KeyError) as error:
         raise ProsminError(
-            f"{file}, the features of the starting encoder, cannot be read: {error}. Put it back, or remove it and "
+            f"{file}, the starting encoder, cannot be read: {error}. Put it back, or remove it and "
             "continue with --training.guard 0."
         ) from None

@@ -221,7 +221,7 @@ def _gentler(config: Config | None) -> str:
     if config is None or config.optimizer.layer_decay == 1:
         changes.append("set optimizer.layer_decay below 1")
     if config is None or not config.training.guard:
-        changes.append("let training.guard choose an earlier checkpoint")
+        changes.append("set training.guard")
     return ", or ".join(changes)
 
 

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
@@ -16,7 +16,7 @@ from prosmin.data.stream import Feed
 from prosmin.errors import Interrupted, ProsminError, Stopped
 from prosmin.progress import Progress
 from prosmin.training import health, schedules
-from prosmin.training.checkpoint import START_NEIGHBOURS, Saver, describe_images
+from prosmin.training.checkpoint import Saver, describe_images
 from prosmin.training.launch import Processes
 from prosmin.training.log import Logbook, first_columns
 from prosmin.training.measurements import Measurement
@@ -87,8 +87,6 @@ def train(
     orders = (order(step, rank=fabric.global_rank, world=fabric.world_size) for step in range(start, last))
 
     with saver, StopRequest() as stop, progress:
-        if training.guard and start == 0:  # the encoder of a run whose every step forgets too much
-            saver.save(0, {START_NEIGHBOURS: 1.0})
         for step, batch in enumerate(feed.batches(orders), start):
             values = schedules.values(config, step, steps=steps, steps_per_epoch=per_epoch)
             result = take_step(step, batch, values)
@@ -103,12 +101,12 @@ def train(
             saving = done == last or bool(stopping) or saver.is_due(done)
             if logging or saving or log.at_once:
                 log.request(result, first_columns(done, values, epoch=done / per_epoch) if logging else None)
-            measured: Mapping[str, float] = {}
+            score: float | None = None
             if due or saving or log.at_once:
-                measured = log.finish(due, method)
+                score = log.finish(due, method).get("knn_top1")
             progress.update(done, f"epoch {done / per_epoch:.1f}  {log.note}".rstrip())
-            if saving or saver.is_wanted(measured):
-                saver.save(done, measured)
+            if saving or saver.is_best(score):
+                saver.save(done, score)
             saver.check()
             if stopping and done < last:
                 saver.wait()

@@ -31,8 +31,8 @@ from prosmin.randomness import generator
 from prosmin.training import checkpoint as checkpoints
 from prosmin.training import health
 from prosmin.training.checkpoint import Checkpoint, describe_images
-from prosmin.training.choice import load_chosen
-from prosmin.training.guard import guard_every, open_guard
+from prosmin.training.choice import average_with_start, load_best
+from prosmin.training.guard import Guard, guard_every, open_guard
 from prosmin.training.launch import disconnect_at_exit, ending_with_first, layout, make_fabric
 from prosmin.training.loop import train
 from prosmin.training.measurements import Measurement
@@ -195,6 +195,7 @@ def _train(
     start = _resume(fabric, run, checkpoint, method, optimizer)
     _in_first(fabric, lambda: _refuse_collapsed(run, config))
 
+    guard: Guard | None = None
     measurements = [Measurement(config.training.knn_every, knn)] if config.training.knn_every else []
     if config.backbone.weights is not None:
         is_new = checkpoint is None
@@ -204,9 +205,11 @@ def _train(
         fabric, config, run, feed, order, model, optimizer, start=start, steps=steps, measurements=measurements
     )
     if fabric.is_global_zero:
-        step = load_chosen(run, method, config, done=done)
+        step = load_best(run, method) if config.training.encoder == "best" else done
+        limit = config.training.guard
+        share = average_with_start(guard, method, limit) if guard is not None and limit else 1.0
         with staged(run.encoder_file, folder=run.path) as part:  # an encoder without its background has other scores
-            save_encoder(method, config, part, step=step, steps=steps, trained=done)
+            save_encoder(method, config, part, step=step, steps=steps, trained=done, share=share)
             store_background(part, feed, fabric.device, seen=done * config.training.batch_size)
         for key in feed.bad:
             print(f"left out: {key}", file=sys.stderr)
