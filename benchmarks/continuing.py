@@ -147,7 +147,7 @@ def main() -> None:
         found["ways"][name] = judge(options.runs / name.replace(" ", "-"), start, f"parquet:{images}", way, sets)
         print(name, json.dumps(found["ways"][name]), flush=True)
     told = {
-        "meaning": "kNN top-1 % (k = 20, bank of 10,000); neighbours and cka: agreement with the start on the new images",
+        "meaning": "kNN top-1 % (k = 20, bank of 10,000); neighbours, cka: agreement with the start on the new images",
         "limit": LIMIT,
         "epochs": EPOCHS,
         "images": IMAGES,
