@@ -125,8 +125,7 @@ def fill_backbone(backbone: nn.Module, weights: Weights) -> str:
         )
     used = {key: tensors[key] for key in expected if key in tensors}
     _check_shapes(used, expected, weights.file)
-    if bad := [key for key, value in used.items() if value.is_floating_point() and not bool(value.isfinite().all())]:
-        raise ProsminError(f"{weights.file} contains numbers that are not finite, in {some(bad)}. Download it again.")
+    _check_finite(used, str(weights.file))
     backbone.load_state_dict(used, strict=False)
     return _sentence(weights, used, [*weights.left_out, *extras])
 
@@ -197,6 +196,12 @@ def _check_shapes(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor],
             )
 
 
+def _check_finite(tensors: Mapping[str, Tensor], name: str) -> None:
+    bad = [key for key, value in tensors.items() if value.is_floating_point() and not bool(value.isfinite().all())]
+    if bad:
+        raise ProsminError(f"{name} contains numbers that are not finite, in {some(bad)}. Download it again.")
+
+
 def _sentence(weights: Weights, used: Mapping[str, Tensor], left_out: list[str]) -> str:
     parts = [f"{len(used)} tensors of {weights.file.name}, {weights.layout}"]
     if left_out:
@@ -216,6 +221,7 @@ def load_initial_weights(method: nn.Module, config: Config, file: Path | None) -
     online, warning = method.get_submodule("online.backbone"), ""
     if file is None:
         network, sentence = build_pretrained(config.backbone, image_size=config.views.global_size)
+        _check_finite(network.state_dict(), f"What timm has as its weights of {config.backbone.name}")
         online.load_state_dict(network.state_dict(), strict=True)
         warning = other_normalisation(network, config.views)
     else:
