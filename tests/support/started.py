@@ -53,6 +53,10 @@ class Started:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def printed(self) -> str:
+        """All that it has printed so far."""
+        return self._output.read_text()
+
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
         """All that it printed, when it has ended; after too long it is killed, and its status tells."""
         self._process.join(timeout)

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from prosmin.training.loop import StopRequest
 from started import Started, wait_until
 from tiny_run import TINY, assert_same_run, last_step
 
@@ -89,3 +90,22 @@ def test_a_run_stopped_by_a_signal_saves_and_continues(uninterrupted, tmp_path):
     assert process.returncode == 0, output
     assert f"from step {stopped}" in output
     assert_same_run(uninterrupted, run)
+
+
+def test_ctrl_c_after_the_last_step_is_not_lost():
+    """The loop no longer looks at it, and what comes after the loop may take minutes."""
+    with pytest.raises(KeyboardInterrupt), StopRequest():
+        os.kill(os.getpid(), signal.SIGINT)
+    with StopRequest() as stop:  # of a scheduler, which gives time to finish
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.name == "SIGTERM"
+
+
+def test_an_error_of_the_loop_remains_the_error_after_ctrl_c():
+    def failing():
+        with StopRequest():
+            os.kill(os.getpid(), signal.SIGINT)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()

@@ -123,6 +123,27 @@ def test_a_finished_run_is_not_repeated(train, capsys):
     assert (run / "encoder.safetensors").stat().st_mtime_ns == before
 
 
+def test_a_run_interrupted_before_its_background_is_not_finished(finished, train, monkeypatch):
+    """Otherwise the same command would say that it has finished, and its encoder would have other scores for ever."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pretraining, "store_background", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train()
+    run = train()
+    assert files(run) == files(finished)
+    first, second = (load_file(each / "background.safetensors") for each in (finished, run))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)  # its metadata have no fixed order
+
+
+def files(run):
+    return sorted(str(path.relative_to(run)) for path in run.rglob("*"))
+
+
 def test_a_run_continues_only_with_its_own_images(train, image_folder, capsys):
     """Another number of images is an error, since it changes the length; changed files are a warning."""
     images = image_folder(48)
