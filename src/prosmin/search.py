@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from prosmin.data.sources.remote import path_of
 from prosmin.encoder import Encoder, load
 from prosmin.encoder.stored import Match, Stored, open_stored
 from prosmin.errors import MissingFileError, ProsminError
@@ -14,9 +15,9 @@ def search(image: str, within: Path | str, k: int = 24, *, encoder: Path | str |
     and needs no encoder.
     """
     stored = open_stored(within)
-    path = Path(image).expanduser()
+    path = path_of(image).expanduser()
     if path.is_file():
-        return _load(stored, encoder).search(path, k, within=stored.path)
+        return _load(stored, encoder).search(path if isinstance(path, Path) else image, k, within=stored.path)
     row = stored.row(image)
     if row is None:
         raise MissingFileError(

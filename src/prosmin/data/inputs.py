@@ -15,6 +15,7 @@ from torch import Tensor
 from prosmin.data.decode import MAX_LONGER, MAX_SHORTER, PictureError, from_pillow
 from prosmin.data.image_sets import Pictures
 from prosmin.data.sources import FORMS, Source, open_source, parse
+from prosmin.data.sources.remote import RemotePath, is_remote, path_of
 from prosmin.errors import MissingFileError, ProsminError, UsageError
 
 Encoded = bytes | bytearray | memoryview
@@ -62,6 +63,8 @@ class Handful:
                     raise
                 except Exception as error:  # Pillow's plugins raise nearly anything for a damaged file
                     raise PictureError(str(error) or type(error).__name__) from None
+        if isinstance(item, str) and is_remote(item):
+            return RemotePath(item).read()
         return Path(item).expanduser().read_bytes()
 
 
@@ -82,10 +85,12 @@ def open_images(images: Images) -> Pictures | Source:
         return open_source(images)
     if isinstance(images, str | os.PathLike):
         _check_named(images, "Images")
-        path = Path(images).expanduser()
+        path = path_of(images).expanduser()
         if not path.exists():
             raise MissingFileError(f"{images} is neither a file nor a folder nor a SPEC. Allowed SPECs: {FORMS}.")
-        return open_source(f"folder:{path}") if path.is_dir() else Handful((path,))
+        if path.is_dir():
+            return open_source(f"folder:{path}")
+        return Handful((path if isinstance(path, Path) else str(path),))
     if isinstance(images, Image.Image):
         return Handful((images,))
     if isinstance(images, Encoded):

@@ -19,6 +19,8 @@ FOR_DEVELOPERS = ("test", "dev")
 
 PURPOSES = {
     "datasets": "data of the form hf:NAME",
+    "gcsfs": "images at gs://",
+    "s3fs": "images at s3://",
     "tensorboard": "a run's curves in TensorBoard",
     "wandb": "a run's curves in Weights & Biases",
     "onnx": "export to ONNX",

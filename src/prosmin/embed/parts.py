@@ -3,7 +3,6 @@
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import sys
 import time
@@ -16,7 +15,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from prosmin.data.sources import file_state, files_mark
+from prosmin.data.sources import files_mark
 from prosmin.data.sources.folder import FolderSource
 from prosmin.data.unreadable import CheckedSource
 from prosmin.errors import ProsminError
@@ -95,16 +94,8 @@ class PartMarks:
         """The hash for the images with these numbers."""
         if self._folder is None:
             return self._whole
-        paths = (os.path.join(self._folder.root, self._folder.names[i]) for i in numbers.tolist())
-        states = " ".join(_state(path, times=self._times) for path in paths)
+        states = " ".join(self._folder.state(i, times=self._times) for i in numbers.tolist())
         return hashlib.blake2b(states.encode(), digest_size=8).hexdigest()
-
-
-def _state(path: str, *, times: bool) -> str:
-    try:
-        return file_state(path, times=times)
-    except OSError:
-        return "none"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from prosmin.data.sources import group_names, place_of
 from prosmin.data.sources.folder import FolderSource
+from prosmin.data.sources.kind import resolved
 from prosmin.data.unreadable import CheckedSource
 from prosmin.encoder import LEAST_REFERENCE
 from prosmin.encoder.neighbourhood import NEIGHBOURS, Neighbourhood
@@ -50,7 +51,7 @@ def _names(source: CheckedSource, numbers: list[int] | range) -> list[str]:
     if groups is not None:
         return groups
     if isinstance(opened, FolderSource):
-        root = os.path.realpath(opened.root)
+        root = resolved(str(opened.root))
         return [os.path.join(root, opened.names[i]) for i in numbers]
     place = place_of(source.spec)
     return [f"{place} {i}" for i in numbers]

@@ -17,6 +17,7 @@ from torch import Tensor
 from prosmin import __version__
 from prosmin.data.image_sets import check_not_empty
 from prosmin.data.sources import Source, files_marks, open_source, parse
+from prosmin.data.sources.remote import is_remote
 from prosmin.data.stream import Batch
 from prosmin.data.unreadable import CheckedSource, check_readable, report_left_out
 from prosmin.embed import patches as patch_column
@@ -144,7 +145,7 @@ def _reference_images(encoder: Encoder, source: CheckedSource, request: Request)
         if request.reference is not None:
             raise
         kind, rest = parse(spec)
-        relative = kind.files is not None and not Path(rest).expanduser().is_absolute()
+        relative = kind.files is not None and not (is_remote(rest) or Path(rest).expanduser().is_absolute())
         where = " Its path is relative to the directory of the training: run the command there." if relative else ""
         raise UsageError(
             f"The default reference, the images of the encoder's training or calibration, {spec}, cannot be opened: "

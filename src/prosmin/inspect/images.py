@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from prosmin.data.sources import Source, file_state, files_mark, open_source, place_of, splits
-from prosmin.data.sources.folder import SUFFIXES, FolderSource, walk
+from prosmin.data.sources import Source, files_mark, open_source, place_of, splits
+from prosmin.data.sources.folder import SUFFIXES, FolderSource, images_among, walk
+from prosmin.data.sources.remote import FileState, RemotePath, path_of
 from prosmin.errors import UsageError
 
 
@@ -25,20 +26,25 @@ def open_whole(spec: str, *, leave_out: Path) -> Opened:
 
     A folder that cannot be listed is noted and left out.
     """
-    path = Path(spec.removeprefix("folder:")).expanduser()
+    path = path_of(spec.removeprefix("folder:")).expanduser()
     if not spec.startswith("folder:") or not path.is_dir():
         return Opened(open_source(spec), [])
     notes: list[str] = []
-    names = sorted(walk(path, on_error=lambda error: notes.append(_note(error))))
-    own = os.path.relpath(os.path.realpath(leave_out), os.path.realpath(path)) + os.sep
-    names = [name for name in names if not name.startswith(own)]
+    listed: dict[str, FileState] = {}
+    if isinstance(path, RemotePath):
+        listed = path.files()
+        names = images_among(listed)
+    else:
+        names = sorted(walk(path, on_error=lambda error: notes.append(_note(error))))
+        own = os.path.relpath(os.path.realpath(leave_out), os.path.realpath(path)) + os.sep
+        names = [name for name in names if not name.startswith(own)]
     if not names:
         raise UsageError(
             f"There are no images in the folder {path}. Allowed: files named {', '.join(SUFFIXES[:7])}, ... "
             f"in it or in its subfolders. {' '.join(notes)}".strip()
         )
     classes, labels = _classes(names)
-    return Opened(FolderSource(spec, path, names, labels, classes), notes)
+    return Opened(FolderSource(spec, path, names, labels, classes, listed), notes)
 
 
 def _note(error: OSError) -> str:
@@ -85,7 +91,7 @@ def marks_of(source: Source) -> list[str]:
     marks = []
     for i in range(len(source)):
         if isinstance(source, FolderSource):
-            name, state = source.names[i], _state(os.path.join(source.root, source.names[i]))
+            name, state = source.names[i], source.state(i, times=True)
         else:
             name, state = str(i), whole
         text = os.fsencode("\0".join((place, name, state)))
@@ -93,23 +99,11 @@ def marks_of(source: Source) -> list[str]:
     return marks
 
 
-def _state(path: str) -> str:
-    try:
-        return file_state(path, times=True)
-    except OSError:  # it has vanished since the folder was listed: reading it will say so
-        return "none"
-
-
 def is_link(source: Source, i: int) -> bool:
     """Whether the file of image i is a symbolic link."""
-    return isinstance(source, FolderSource) and os.path.islink(os.path.join(source.root, source.names[i]))
+    return isinstance(source, FolderSource) and os.path.islink(source.path(i))  # a remote path is no file here
 
 
 def modified(source: Source, i: int) -> float | None:
     """When the file of image i was changed last, in seconds since 1970; None if it has no file of its own."""
-    if not isinstance(source, FolderSource):
-        return None
-    try:
-        return os.stat(os.path.join(source.root, source.names[i])).st_mtime
-    except OSError:
-        return None
+    return source.modified(i) if isinstance(source, FolderSource) else None

@@ -5,11 +5,13 @@ A new kind of source is one file with its `SourceKind`, listed in `KINDS`.
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from prosmin.data.sources import folder, huggingface, parquet, photos, torchvision_sets, webdataset
+from prosmin.data.sources.folder import file_state
 from prosmin.data.sources.kind import Source, SourceKind
+from prosmin.data.sources.remote import is_remote
 from prosmin.errors import ProsminError, UsageError
 from prosmin.messages import closest, did_you_mean
 
@@ -30,6 +32,8 @@ def open_source(spec: str) -> Source:
 
 def spec_of(text: str) -> str:
     """The SPEC of a folder's path; a SPEC stays as it is. A path that does not exist is taken for a folder."""
+    if is_remote(text):
+        return f"folder:{text}"
     path = Path(text).expanduser()
     if path.is_dir() or not (_kind(text) or ":" in text or path.is_file()):
         return f"folder:{text}"
@@ -47,7 +51,7 @@ def split_spec(spec: str, split: str) -> str:
 
 def parse(spec: str) -> tuple[SourceKind, str]:
     """The kind of a SPEC, and the part after its name and separator."""
-    kind = _kind(spec)
+    kind = None if is_remote(spec) else _kind(spec)  # hf://... is a path, hf:... a set
     if kind is None:
         raise UsageError(f"The data {spec!r} names no source.{_suggestion(spec)} Allowed: {FORMS}.")
     return kind, spec[len(kind.name + kind.separator) :]
@@ -62,6 +66,8 @@ def _kind(spec: str) -> SourceKind | None:
 
 def _suggestion(spec: str) -> str:
     """For a path without the name of its kind, and for a misspelt kind."""
+    if is_remote(spec):
+        return did_you_mean(f"parquet:{spec}" if spec.endswith(".parquet") else f"folder:{spec}")
     path = Path(spec).expanduser()
     if spec and path.is_dir():
         return did_you_mean(f"folder:{spec}")
@@ -96,8 +102,10 @@ def files_mark(spec: str, *, times: bool = False) -> str | None:
         return None
     digest = hashlib.blake2b(digest_size=8)
     try:
-        for path in kind.files(rest):
-            digest.update(os.fsencode(f"{path} {file_state(path, times=times)}\n"))
+        files = kind.files(rest)
+        for path in files:
+            state = files[path].text(times=times) if isinstance(files, Mapping) else file_state(path, times=times)
+            digest.update(os.fsencode(f"{path} {state}\n"))
     except (OSError, ProsminError):
         return None
     return digest.hexdigest()
@@ -107,12 +115,6 @@ def files_marks(specs: Iterable[str], *, times: bool = False) -> dict[str, str]:
     """`files_mark` of each SPEC that has one."""
     marks = {spec: files_mark(spec, times=times) for spec in dict.fromkeys(specs)}
     return {spec: mark for spec, mark in marks.items() if mark is not None}
-
-
-def file_state(path: str, *, times: bool) -> str:
-    """The size of a file and, with `times`, its time of modification."""
-    found = os.stat(path)
-    return f"{found.st_size} {found.st_mtime_ns}" if times else str(found.st_size)
 
 
 def tree_mark(path: str) -> str:

@@ -1,4 +1,4 @@
-"""SPEC `folder:PATH` and `folder:PATH@SPLIT`: image files, flat or in one folder per class.
+"""SPEC `folder:PATH` and `folder:PATH@SPLIT`: image files, flat or in one folder per class; PATH may be remote.
 
 A split is a subfolder of that name; a folder that contains `train` and `test` (or `val`) means its `train`.
 If every image lies in a subfolder, the subfolder is the class; deeper folders do not matter. Files
@@ -8,13 +8,14 @@ with WordNet numbers as classes: `folder:ROOT/gaussian_noise/3`.
 
 import os
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prosmin.data.sources import splits
 from prosmin.data.sources.kind import SourceKind
+from prosmin.data.sources.remote import FileState, RemotePath, is_remote, path_of
 from prosmin.errors import MissingFileError, ProsminError, UsageError
 from prosmin.messages import closest, did_you_mean
 
@@ -37,10 +38,11 @@ class FolderSource:
     """Files under one folder, in the order of their paths."""
 
     spec: str
-    root: Path
+    root: Path | RemotePath
     names: list[str]  # relative to root
     labels: "Tensor | None"
     classes: tuple[str, ...]
+    listed: dict[str, FileState] = field(default_factory=dict)  # of a remote folder: the files when it was opened
 
     def __len__(self) -> int:
         return len(self.names)
@@ -51,7 +53,40 @@ class FolderSource:
 
     def read(self, i: int) -> bytes:
         """The file's bytes."""
-        return read_file(f"{self.root}{os.sep}{self.names[i]}")
+        if isinstance(self.root, RemotePath):
+            return (self.root / self.names[i]).read()
+        return read_file(self.path(i))
+
+    def path(self, i: int) -> str:
+        """The file's whole path."""
+        return f"{self.root}{os.sep}{self.names[i]}"
+
+    def state(self, i: int, *, times: bool) -> str:
+        """The size of the file and, with `times`, its time of modification; `none` if it has vanished.
+
+        A remote file's state is that of the listing: asking for each file would take a request per image.
+        """
+        if isinstance(self.root, RemotePath):
+            return self.listed[self.names[i]].text(times=times)
+        try:
+            return file_state(self.path(i), times=times)
+        except OSError:
+            return "none"
+
+    def modified(self, i: int) -> float | None:
+        """When the file was changed last, in seconds since 1970; None if that is unknown."""
+        if isinstance(self.root, RemotePath):
+            return self.listed[self.names[i]].modified
+        try:
+            return os.stat(self.path(i)).st_mtime
+        except OSError:
+            return None
+
+
+def file_state(path: str, *, times: bool) -> str:
+    """The size of a local file and, with `times`, its time of modification."""
+    found = os.stat(path)
+    return f"{found.st_size} {found.st_mtime_ns}" if times else str(found.st_size)
 
 
 def read_file(path: str) -> bytes:
@@ -79,7 +114,8 @@ def open_folder(rest: str) -> FolderSource:
     import torch
 
     root = find_folder(rest)
-    names = sorted(walk(root))
+    listed = root.files() if isinstance(root, RemotePath) else {}
+    names = sorted(walk(root)) if isinstance(root, Path) else images_among(listed)
     if not names:
         raise UsageError(
             f"There are no images in the folder {root}. Allowed: files named {', '.join(SUFFIXES[:7])}, ..., "
@@ -90,15 +126,19 @@ def open_folder(rest: str) -> FolderSource:
     classes: tuple[str, ...] = ()
     if all(folders):
         # Folders without images keep their number, so that the splits of a set number the classes alike.
-        classes = tuple(name for name in _subfolders(root) if _is_visible(name))
+        inside = _subfolders(root) if isinstance(root, Path) else sorted(set(folders))
+        classes = tuple(name for name in inside if _is_visible(name))
         number = {name: i for i, name in enumerate(classes)}
         labels = torch.tensor([number[folder] for folder in folders])
-    return FolderSource(f"folder:{rest}", root, names, labels, classes)
+    return FolderSource(f"folder:{rest}", root, names, labels, classes, listed)
 
 
-def files(rest: str) -> list[str]:
-    """The paths of its images."""
+def files(rest: str) -> Collection[str]:
+    """The paths of its images; of remote ones with their states."""
     root = find_folder(rest)
+    if isinstance(root, RemotePath):
+        listed = root.files()
+        return {f"{root}/{name}": listed[name] for name in images_among(listed)}
     return [f"{root}{os.sep}{name}" for name in sorted(walk(root))]
 
 
@@ -107,9 +147,9 @@ def other_split(rest: str, split: str) -> str:
 
     If several folders match (ImageNet has an unlabelled `test` beside `val`), one with this split's classes is used.
     """
-    base = rest.rpartition("@")[0] if not Path(rest).expanduser().is_dir() and "@" in rest else rest
-    inside = {f"{base}@{name}": Path(base) / name for name in splits.candidates(split)}
-    beside = {path: Path(path) for path in splits.renamed(str(Path(base)), split)}
+    base = rest.rpartition("@")[0] if not path_of(rest).expanduser().is_dir() and "@" in rest else rest
+    inside = {f"{base}@{name}": path_of(base) / name for name in splits.candidates(split)}
+    beside = {path: path_of(path) for path in splits.renamed(str(path_of(base)), split)}
     for places in (inside, beside):
         found = [(other, path) for other, path in places.items() if path.expanduser().is_dir()]
         if len(found) > 1:
@@ -118,19 +158,19 @@ def other_split(rest: str, split: str) -> str:
         if found:
             return found[0][0]
     raise UsageError(
-        f"The data folder:{base} has no split {split!r}: there is no folder {Path(base) / split}. "
+        f"The data folder:{base} has no split {split!r}: there is no folder {path_of(base) / split}. "
         "Give the other images as a separate SPEC."
     )
 
 
-def find_folder(rest: str) -> Path:
+def find_folder(rest: str) -> Path | RemotePath:
     """The folder of images, that of the split included."""
-    path = Path(rest).expanduser()
+    path = path_of(rest).expanduser()
     if not rest:
         raise UsageError("The data 'folder:' names no folder; write folder:PATH or folder:PATH@SPLIT.")
     if not path.is_dir() and "@" in rest:
         base, _, split = rest.rpartition("@")
-        folder = Path(base).expanduser()
+        folder = path_of(base).expanduser()
         if folder.is_dir():
             return folder / splits.choose(split, _subfolders(folder), spec=f"folder:{base}")
     if not path.is_dir():
@@ -149,7 +189,9 @@ KIND = SourceKind(
 
 
 def _suggestion(rest: str) -> str:
-    """The folder beside the missing one with the most similar name."""
+    """The folder beside the missing one with the most similar name; nothing for a remote one."""
+    if is_remote(rest):
+        return ""
     base, at, split = rest.rpartition("@")
     for name, tail in ((base, at + split), (rest, "")):
         above = Path(name).expanduser().parent
@@ -160,7 +202,9 @@ def _suggestion(rest: str) -> str:
     return ""
 
 
-def _subfolders(folder: Path) -> list[str]:
+def _subfolders(folder: Path | RemotePath) -> list[str]:
+    if isinstance(folder, RemotePath):
+        return folder.subfolders()
     try:
         return sorted(entry.name for entry in os.scandir(folder) if _is_folder(entry))
     except OSError as error:
@@ -200,6 +244,11 @@ def walk(root: Path, *, on_error: Callable[[OSError], None] = refuse) -> list[st
             prefix = "" if below == "." else below + os.sep
             names += [prefix + f for f in files if _is_visible(f) and f.lower().endswith(SUFFIXES)]
     return names
+
+
+def images_among(names: Iterable[str]) -> list[str]:
+    """The paths of images that are in no hidden folder."""
+    return [name for name in names if name.lower().endswith(SUFFIXES) and all(map(_is_visible, name.split("/")))]
 
 
 def _is_visible(name: str) -> bool:

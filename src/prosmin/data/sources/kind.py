@@ -1,9 +1,11 @@
 """What a source of images is, and the record that describes one kind of source."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from prosmin.data.sources.remote import is_remote
 
 if TYPE_CHECKING:  # importing torch takes seconds; the error for a missing folder need not wait for it
     from torch import Tensor
@@ -34,8 +36,8 @@ class Source(Protocol):
 
 
 def resolved(path: str) -> str:
-    """The path without links and `~`."""
-    return os.path.realpath(os.path.expanduser(path))
+    """The path without links and `~`; of a remote one without a `/` at its end."""
+    return path.rstrip("/") if is_remote(path) else os.path.realpath(os.path.expanduser(path))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +51,11 @@ class SourceKind:
     """rest -> the source."""
     other_split: Callable[[str, str], str]
     """(rest, split) -> the rest of that split's SPEC. Raises UsageError where there is none."""
-    files: Callable[[str], list[str]] | None = None
-    """rest -> paths of the files it reads, which a user may change; None for published sets."""
+    files: Callable[[str], Collection[str]] | None = None
+    """rest -> paths of the files it reads, which a user may change; None for published sets.
+
+    For remote files a dictionary from the path to the `FileState`, as the listing says it.
+    """
     place: Callable[[str], str] = resolved
     """rest -> the same text for every way to write it: path resolved, default split named."""
     groups: Callable[[Iterable[str]], list[str]] | None = None

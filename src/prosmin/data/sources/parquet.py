@@ -3,11 +3,12 @@
 Columns: `image` (encoded bytes, or a struct with `bytes` as Hugging Face writes it), or the only column of that
 type; optionally `label` (numbers or names), or the column that Hugging Face's metadata declares as class labels, and
 `label_name`. In a folder, files are grouped by the split in their name (`train-00000.parquet`); the default is
-`train`. The encoded bytes are kept in memory.
+`train`. The encoded bytes are kept in memory; of a remote file (s3://...) only the row groups that were needed so far.
 """
 
 import json
 from bisect import bisect_right
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -18,10 +19,14 @@ import pyarrow.parquet as pq
 
 from prosmin.data.sources import splits
 from prosmin.data.sources.kind import SourceKind
+from prosmin.data.sources.remote import RemotePath, path_of
+from prosmin.data.sources.row_groups import RowGroup, bytes_of, bytes_type, is_bytes
 from prosmin.errors import MissingFileError, ProsminError, UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+AnyPath = Path | RemotePath
 
 LARGEST_LABEL = 1_000_000
 """Larger numbers are dates or identifiers, not classes; every class up to the largest gets a name."""
@@ -32,7 +37,7 @@ class ParquetSource:
     """Rows of one or more files, in the order of files and rows."""
 
     spec: str
-    chunks: list[Any]  # binary arrays
+    chunks: list[Any]  # binary arrays, and row groups of remote files
     starts: list[int]  # the first row of each chunk
     name: str
     total: int
@@ -58,27 +63,27 @@ class ParquetSource:
 def open_parquet(rest: str) -> ParquetSource:
     """The images of a Parquet file or of a folder of them."""
     path, files = _files(rest)
-    table = _read(files, spec=f"parquet:{rest}")
-    images = _binary(table.column("image"), spec=f"parquet:{rest}")
-    chunks = [chunk for chunk in images.chunks if len(chunk)]
-    starts = list(accumulate((len(chunk) for chunk in chunks), initial=0))[:-1]
+    chunks, table = _read(files, spec=f"parquet:{rest}")
+    starts = list(accumulate((len(chunk) for chunk in chunks), initial=0))
     labels, classes = _labels(table, spec=f"parquet:{rest}")
-    return ParquetSource(f"parquet:{rest}", chunks, starts, path.name, len(table), labels, classes)
+    return ParquetSource(f"parquet:{rest}", chunks, starts[:-1], path.name, starts[-1], labels, classes)
 
 
-def files(rest: str) -> list[str]:
-    """The paths of its files."""
-    return [str(path) for path in _files(rest)[1]]
+def files(rest: str) -> Collection[str]:
+    """The paths of its files; of remote ones with their states."""
+    paths = _files(rest)[1]
+    states = {str(path): path.state() for path in paths if isinstance(path, RemotePath)}
+    return states or [str(path) for path in paths]
 
 
 def other_split(rest: str, split: str) -> str:
     """The rest of another split's SPEC: other files of the folder, or the file beside this one."""
-    base = rest.rpartition("@")[0] if not Path(rest).expanduser().exists() and "@" in rest else rest
-    path = Path(base).expanduser()
+    base = rest.rpartition("@")[0] if not path_of(rest).expanduser().exists() and "@" in rest else rest
+    path = path_of(base).expanduser()
     if path.is_dir():
-        return f"{base}@{splits.choose(split, _by_split(_inside(path), path), spec=f'parquet:{base}')}"
+        return f"{base}@{splits.choose(split, _by_split(_inside(path)), spec=f'parquet:{base}')}"
     for other in splits.renamed(base, split):
-        if Path(other).expanduser().is_file():
+        if path_of(other).expanduser().is_file():
             return other
     raise UsageError(
         f"The data parquet:{base} has no split {split!r}: there is no file of that name beside it. "
@@ -91,11 +96,11 @@ KIND = SourceKind(
 )  # fmt: skip
 
 
-def _files(rest: str) -> tuple[Path, list[Path]]:
+def _files(rest: str) -> tuple[AnyPath, list[AnyPath]]:
     base, split = rest, ""
-    if not Path(rest).expanduser().exists() and "@" in rest:
+    if not path_of(rest).expanduser().exists() and "@" in rest:
         base, _, split = rest.rpartition("@")
-    path = Path(base).expanduser()
+    path = path_of(base).expanduser()
     if not base or not path.exists():
         raise MissingFileError(f"The file {base!r} of the data parquet:{rest} does not exist; write parquet:PATH.")
     if path.is_file():
@@ -105,51 +110,78 @@ def _files(rest: str) -> tuple[Path, list[Path]]:
     files = _inside(path)
     if not files:
         raise ProsminError(f"There are no files named *.parquet in the folder {path}.")
-    groups = _by_split(files, path)
+    groups = _by_split(files)
     if split:
         return path, groups[splits.choose(split, groups, spec=f"parquet:{base}")]
-    return path, splits.train_group(groups) or files
+    return path, splits.train_group(groups) or list(files.values())
 
 
-def _inside(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*.parquet") if file.is_file())
+def _inside(folder: AnyPath) -> dict[str, AnyPath]:
+    """The Parquet files below a folder, by their paths relative to it."""
+    if isinstance(folder, RemotePath):
+        return {name: folder / name for name in folder.files() if name.endswith(".parquet")}
+    found = sorted(file for file in folder.rglob("*.parquet") if file.is_file())
+    return {file.relative_to(folder).as_posix(): file for file in found}
 
 
-def _by_split(files: list[Path], folder: Path) -> dict[str, list[Path]]:
+def _by_split(files: dict[str, AnyPath]) -> dict[str, list[AnyPath]]:
     """By the split in the name of the file, or else of its folder."""
-    groups: dict[str, list[Path]] = {}
-    for file in files:
-        parts = reversed(file.relative_to(folder).parts)
-        if (name := next(filter(None, map(splits.word, parts)), None)) is not None:
-            groups.setdefault(name, []).append(file)
+    groups: dict[str, list[AnyPath]] = {}
+    for name, file in files.items():
+        if (split := next(filter(None, map(splits.word, reversed(name.split("/")))), None)) is not None:
+            groups.setdefault(split, []).append(file)
     return groups
 
 
-def _read(files: list[Path], *, spec: str) -> pa.Table:
-    """Their rows, in columns named image, label and label_name as far as they exist."""
+def _read(files: list[AnyPath], *, spec: str) -> tuple[list[Any], pa.Table]:
+    """Their images, and a table of the columns label and label_name as far as they exist."""
+    chunks: list[Any] = []
     tables = []
     for file in files:
         try:
-            schema = pq.read_schema(file)
-            names = {_image_column(schema, file, spec=spec): "image"}
-            names |= {label: "label"} if (label := _label_column(schema)) else {}
-            names |= {"label_name": "label_name"} if "label_name" in schema.names else {}
-            table = pq.read_table(file, columns=list(names))
-            renamed = table.rename_columns([names[name] for name in table.column_names])
-            tables.append(renamed.replace_schema_metadata(table.schema.metadata))
+            if isinstance(file, RemotePath):
+                images, table = _read_remote(file, spec=spec)
+            else:
+                images, table = _read_local(file, spec=spec)
         except (pa.ArrowException, OSError) as error:
             raise ProsminError(f"The file {file} cannot be read as Parquet: {error}") from None
+        chunks += [chunk for chunk in images if len(chunk)]
+        tables.append(table)
     try:
-        return pa.concat_tables(tables, promote_options="permissive")  # int32 beside int64, say
+        return chunks, pa.concat_tables(tables, promote_options="permissive")  # int32 beside int64, say
     except pa.ArrowException as error:
         raise ProsminError(f"The files of the data {spec} differ in their columns: {error}") from None
 
 
-def _image_column(schema: pa.Schema, file: Path, *, spec: str) -> str:
+def _read_local(file: Path, *, spec: str) -> tuple[list[Any], pa.Table]:
+    schema = pq.read_schema(file)
+    image, names = _image_column(schema, file, spec=spec), _label_columns(schema)
+    table = pq.read_table(file, columns=[image, *names])
+    return bytes_of(table.column(image)).chunks, _renamed(table.select(list(names)), names)
+
+
+def _read_remote(file: RemotePath, *, spec: str) -> tuple[list[Any], pa.Table]:
+    """Only the labels are read at once."""
+    with file.open() as opened:
+        parquet = pq.ParquetFile(opened, pre_buffer=True)
+        image, names = _image_column(parquet.schema_arrow, file, spec=spec), _label_columns(parquet.schema_arrow)
+        table = parquet.read(columns=list(names))
+        groups = [RowGroup(file, parquet.metadata, i, image) for i in range(parquet.num_row_groups)]
+    return groups, _renamed(table, names)
+
+
+def _renamed(table: pa.Table, names: dict[str, str]) -> pa.Table:
+    renamed = table.rename_columns([names[name] for name in table.column_names])
+    return renamed.replace_schema_metadata(table.schema.metadata)
+
+
+def _image_column(schema: pa.Schema, file: AnyPath, *, spec: str) -> str:
     """`image`, or else the only column of bytes, such as `img` in published files."""
     if "image" in schema.names:
+        if not is_bytes(bytes_type(kind := schema.field("image").type)):
+            raise ProsminError(f"The column 'image' of the data {spec} is of type {kind}; allowed: encoded bytes.")
         return "image"
-    found = [field.name for field in schema if _is_bytes(field.type) or _has_bytes(field.type)]
+    found = [field.name for field in schema if is_bytes(bytes_type(field.type))]
     if len(found) == 1:
         return str(found[0])
     raise ProsminError(
@@ -159,13 +191,11 @@ def _image_column(schema: pa.Schema, file: Path, *, spec: str) -> str:
     )
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _has_bytes(kind: pa.DataType) -> bool:
-    """Hugging Face's struct."""
-    return bool(pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
+def _label_columns(schema: pa.Schema) -> dict[str, str]:
+    """The columns of labels and their names, with what they are called here."""
+    label = _label_column(schema)
+    names = {label: "label"} if label else {}
+    return names | ({"label_name": "label_name"} if "label_name" in schema.names else {})
 
 
 def _label_column(schema: pa.Schema) -> str | None:
@@ -174,15 +204,6 @@ def _label_column(schema: pa.Schema) -> str | None:
         return "label"
     found = [name for name, classes in _published_classes(schema).items() if classes and name in schema.names]
     return found[0] if len(found) == 1 else None
-
-
-def _binary(column: pa.ChunkedArray, *, spec: str) -> pa.ChunkedArray:
-    """The column of encoded bytes, taken out of Hugging Face's struct if necessary."""
-    if _has_bytes(column.type):
-        column = column.flatten()[column.type.get_field_index("bytes")]
-    if not _is_bytes(column.type):
-        raise ProsminError(f"The column 'image' of the data {spec} is of type {column.type}; allowed: encoded bytes.")
-    return column
 
 
 def _labels(table: pa.Table, *, spec: str) -> "tuple[Tensor | None, tuple[str, ...]]":
