@@ -38,7 +38,6 @@ class Case:
     kept: str = ""  # a pattern of files that are finished parts of the work
     same: tuple[str, ...] = ()  # files that have the same bytes as those of an undisturbed command
     several: bool = False  # it starts processes
-    count: int = 50  # interrupts, at most
     uses: tuple[str, ...] = ()  # what is copied into the folder first, since the command writes into it
 
 

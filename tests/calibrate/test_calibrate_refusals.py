@@ -167,6 +167,17 @@ class TestContinuing:
         first, second = (load_file(tmp_path / name / "background.safetensors") for name in ("whole", "out"))
         assert all(torch.equal(first[name], second[name]) for name in first)  # its metadata have no fixed order
 
+    def test_parts_that_a_killed_command_left_are_removed(self, dino, data, tmp_path, monkeypatch):
+        """It was killed when the encoder was written and its parts were not yet removed."""
+        request = Request(data=data, out=tmp_path / "out", views=2)
+        with monkeypatch.context() as patch:
+            patch.setattr(run.shutil, "rmtree", lambda *_, **__: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                calibrate(dino, request)
+        assert (request.out / "views.parts").exists()
+        calibrate(dino, request)
+        assert not (request.out / "views.parts").exists()
+
     def test_on_a_full_disk(self, dino, data, tmp_path, monkeypatch, small_parts):
         request, flush = Request(data=data, out=tmp_path / "out", views=2), files.flush
 

@@ -20,6 +20,7 @@ from prosmin.config.methods import method_title
 from prosmin.data.image_sets import check_not_empty
 from prosmin.data.sources import files_mark, open_source
 from prosmin.data.unreadable import CheckedSource, report_left_out
+from prosmin.embed.leftovers import remove_parts
 from prosmin.embed.parts import PART, Parts, Process, open_folder, refuse_other
 from prosmin.embed.request import names_digest
 from prosmin.encoder import PRECISIONS, Encoder, load
@@ -31,6 +32,7 @@ from prosmin.files import check_writable, staged
 from prosmin.interrupts import if_interrupted
 from prosmin.randomness import generator
 
+PARTS = "views.parts"
 LEAST = 100
 """Images: of fewer, too few are left for judging the forecasts."""
 
@@ -74,10 +76,11 @@ def calibrate(run: Path | str, request: Request, *, command: str = "") -> dict[s
     settings = settings_of(encoder, source, request)
     if (found := finished(request.out, settings)) is not None:
         print(f"{request.out} has already been written:")
+        remove_parts(request.out / PARTS, settings)
         return found
     check_writable(request.out)
     numbers = choose(len(source), request)
-    parts = Parts(request.out / "views.parts", NAME, numbers)
+    parts = Parts(request.out / PARTS, NAME, numbers)
     with open_folder(parts.folder, settings, Process(0, 1, 0), finished=lambda: False):
         if there := len(parts) - len(parts.missing(Process(0, 1, 0))):
             print(f"continuing {request.out}: {there} of {len(parts)} parts are written", flush=True)

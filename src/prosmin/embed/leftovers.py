@@ -1,0 +1,35 @@
+"""Parts of a finished file that are still there: the command was interrupted just before it removed them."""
+
+import json
+import shutil
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from prosmin.embed.parts import SETTINGS, take
+from prosmin.embed.rows import read_about
+from prosmin.interrupts import if_interrupted
+
+
+def remove_joined_parts(out: Path) -> None:
+    """Remove the parts of a finished file of `prosmin embed`."""
+    if about := read_about(out):
+        remove_parts(out.with_name(f"{out.name}.parts"), about["settings"])
+
+
+def remove_parts(folder: Path, settings: dict[str, Any]) -> None:
+    """Remove a folder of parts with these settings, unless a process still uses it."""
+    try:
+        found = json.loads((folder / SETTINGS).read_text())
+    except (OSError, ValueError):  # the usual case: there is no folder
+        return
+    with ExitStack() as stack:
+        try:
+            locks = [stack.enter_context(file.open("r+")) for file in folder.glob(".lock.*")]
+        except OSError:  # another process removes them
+            return
+        if found == settings and all(take(lock) for lock in locks):
+            remove = partial(shutil.rmtree, folder, ignore_errors=True)
+            with if_interrupted(remove):
+                remove()
