@@ -410,6 +410,26 @@ def errors(results: Results) -> list[str]:
     return table(("ranking", "R-AUROC %", "`encoder.uncertainty` minus this, 95 % interval"), rows)
 
 
+def calibrated(results: Results) -> list[str]:
+    """Coverage of the forecasts of `prosmin calibrate`, and R-AUROC of the uncertainty against its rivals."""
+    rows = []
+    for name, found in results.document("calibrated-cpu")["encoders"].items():
+        epochs = "the shipped encoder" if found["epochs"] is None else f"{found['epochs']} epochs"
+        rivals = [found["r_auroc"]["rivals"][name] for name in RIVALS]
+        low, high = found["gain_interval"]
+        rows.append((
+            f"{_encoder(name) if found['epochs'] is None else name}, {epochs}",
+            f"{100 * found['coverage']['coverage_90']:.1f}",
+            f"{100 * found['coverage']['joint_coverage_90']:.1f}",
+            f"{100 * found['held_out']['skill']:.1f}",
+            f"{found['r_auroc']['default']['uncertainty']:.1f}",
+            *(f"{rival:.1f}" for rival in rivals),
+            f"{low:+.1f} to {high:+.1f}",
+        ))  # fmt: skip
+    head = ("encoder", "in 90 % intervals", "in joint 90 % regions", "skill", "`encoder.uncertainty`")
+    return table((*head, *RIVALS, "gain by the forecast"), rows)
+
+
 def own_folder(results: Results) -> list[str]:
     """What does not belong, by the shipped encoder and by one trained on the folder itself."""
     measured = results.document("own-folder-cpu")["auroc"]
@@ -423,11 +443,13 @@ def own_folder(results: Results) -> list[str]:
 
 
 GEOMETRY = "geometry-cifar10-vit-cpu"
+RIVALS = ("centred distance", "neighbour dispersion", "half-whitened distance")
+"""Rankings that need no training."""
 
 PAGES: dict[str, dict[str, Callable[[Results], list[str]]]] = {
     "README.md": {"readme-inspect": inspected_briefly, "demo": demo, "methods": methods},
     "docs/inspect.md": {"inspect": inspected, "own-folder": own_folder},
-    "docs/use.md": {"geometry": geometry, "errors": errors},
+    "docs/use.md": {"geometry": geometry, "errors": errors, "calibrated": calibrated},
     "docs/method.md": {"recipes": recipes},
     "docs/scaling.md": {"speed": speed},
 }
