@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -67,6 +66,7 @@ class TestColumn:
 
     def test_duckdb_reads_it(self, vit, data, tmp_path):
         out = embed(vit, request_for(data, tmp_path / "x.parquet", patches="float16"))
+        duckdb = pytest.importorskip("duckdb")
         ((first,),) = duckdb.sql(f"SELECT patches FROM '{out}' LIMIT 1").fetchall()
         assert list(first) == read_patches(out)[0].reshape(-1).tolist()
 

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import torch
 from PIL import Image
@@ -24,6 +23,9 @@ from prosmin.methods import build_method
 from prosmin.training.pretrain import pretrain
 from published_layouts import timm_weights
 from tiny_methods import tiny_method
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install prosmin[onnx]")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install prosmin[onnx]")
 
 # The same sums in another order, in float32, relative to the outputs' size.
 ROUNDINGS = 1e-5

@@ -1,8 +1,8 @@
 """Runs with tiny networks, and small functions, for the tests of `prosmin export`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import onnxruntime
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -10,6 +10,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from prosmin import config as configs
 from prosmin.encoder import Encoder, save_encoder
 from prosmin.methods import build_method
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 
 def make_run(config: configs.Config, folder: Path) -> Path:
@@ -34,7 +37,9 @@ def noise_views(encoder: Encoder, count: int) -> Tensor:
     return torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(count))
 
 
-def session(file: Path) -> onnxruntime.InferenceSession:
+def session(file: Path) -> "onnxruntime.InferenceSession":
+    import onnxruntime  # optional: only the tests of ONNX need it
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])

@@ -2,18 +2,21 @@
 
 from unittest import mock
 
-import imagecorruptions
 import numpy as np
 import pytest
 import scipy.stats
 import torch
-from imagecorruptions import corruptions as library
 
 from packed_images import difference, pixels
 from prosmin.data.corruptions.generate import TORCH, corrupt
 from prosmin.data.corruptions.parameters import COMMON, EXTRA, IMAGENET_C, SEVERITIES
 from prosmin.data.corruptions.primitives import Draws
 from prosmin.data.image_sets import Pictures, load_pictures
+
+imagecorruptions = pytest.importorskip(
+    "imagecorruptions", reason="imagecorruptions is not installed: pip install prosmin[corruptions]"
+)
+library = imagecorruptions.corruptions
 
 FIXED = (
     "defocus_blur", "zoom_blur", "gaussian_blur", "brightness", "contrast", "saturate", "pixelate", "jpeg_compression",
