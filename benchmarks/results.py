@@ -430,6 +430,22 @@ def calibrated(results: Results) -> list[str]:
     return table((*head, *RIVALS, "gain by the forecast"), rows)
 
 
+def continued(results: Results) -> list[str]:
+    """kNN on the old and the new images before and after training further, with the guard and without."""
+    rows = []
+    for start, found in results.document("continuing-cpu")["starts"].items():
+        before = found["before"]
+        rows.append((start, "before", "", *(f"{before[name]:.1f}" for name in ("cifar10", "cifar100")), "100", ""))
+        for way, judged in found["ways"].items():
+            for guard in ("off", "on"):
+                after = judged[f"guard {guard}"]
+                kept, share = (f"{100 * after[name]:.0f}" for name in ("neighbours", "trained_share"))
+                changes = (f"{after[name]:.1f} ({after[name] - before[name]:+.1f})" for name in before)
+                rows.append((start, way, guard, *changes, kept, share))
+    head = ("start", "how it was continued", "guard", "kNN CIFAR-10", "kNN CIFAR-100", "neighbours kept")
+    return table((*head, "share of the trained weights"), [[cell or "-" for cell in row] for row in rows])
+
+
 def own_folder(results: Results) -> list[str]:
     """What does not belong, by the shipped encoder and by one trained on the folder itself."""
     measured = results.document("own-folder-cpu")["auroc"]
@@ -449,7 +465,7 @@ RIVALS = ("centred distance", "neighbour dispersion", "half-whitened distance")
 PAGES: dict[str, dict[str, Callable[[Results], list[str]]]] = {
     "README.md": {"readme-inspect": inspected_briefly, "demo": demo, "methods": methods},
     "docs/inspect.md": {"inspect": inspected, "own-folder": own_folder},
-    "docs/use.md": {"geometry": geometry, "errors": errors, "calibrated": calibrated},
+    "docs/use.md": {"geometry": geometry, "errors": errors, "calibrated": calibrated, "continued": continued},
     "docs/method.md": {"recipes": recipes},
     "docs/scaling.md": {"speed": speed},
 }

@@ -55,7 +55,7 @@ REPLACED = {
     "torchvision:svhn@data@test": "folder:ood-images",
     "hf:uoft-cs/cifar10": "hf:my-hf",  # a download
     "timm:resnet18": "timm:test_resnet@test_resnet.pth",  # a download
-    "timm:vit_small_patch16_224@": "timm:test_vit@",  # timm's smallest ViT in the same layout
+    "timm:vit_small_patch16_224": "timm:test_vit",  # timm's smallest ViT in the same layout
 }
 """What stands in a command, and what is run in its place."""
 
@@ -170,7 +170,9 @@ def tiny_fields(config: configs.Config) -> dict[str, str]:
         "views.local_size": "16",
         "views.local": str(min(1, config.views.local)),
     }
-    if config.backbone.name.startswith("vit"):
+    if config.backbone.weights is not None:
+        small |= {"training.guard_every": "1"}  # the network of the weights
+    elif config.backbone.name.startswith("vit"):
         small |= {f"backbone.{name}": size for name, size in zip(VIT, ("8", "32", "2", "2"), strict=True)}
     else:
         small["backbone.name"] = "resnet8_cifar"
