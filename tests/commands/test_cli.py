@@ -172,7 +172,7 @@ def test_help_lists_the_values_of_a_fixed_choice(capsys):
         ("heads.last", "learned, fixed, none"),
         ("target.start", "copy, independent"),
         ("compute.precision", "32-true, bf16-mixed, 64-true"),
-        ("training.logger", "none, tensorboard, wandb"),
+        ("training.logger", "none, tensorboard, wandb, mlflow"),
         ("method.name", "prosmin, dino, ibot, mocov3"),
     ):
         line = shown.partition(f"--{name} (default ")[2].splitlines()[1]

@@ -182,7 +182,9 @@ class TrainingConfig:
     checkpoint_minutes: float | None = option(30.0, "minutes between checkpoints, if that is sooner; null: no limit")
     keep: int = option(2, "checkpoints to keep, in addition to the one with the best kNN")
     log_every: int = option(10, "steps between lines of metrics.jsonl")
-    logger: Literal["none", "tensorboard", "wandb"] = option("none", "where else the lines of metrics.jsonl go")
+    logger: Literal["none", "tensorboard", "wandb", "mlflow"] = option(
+        "none", "where else the lines of metrics.jsonl go"
+    )
     knn_every: int | None = option(None, "steps between kNN on a held-out tenth of the labelled images; null: never")
     knn_pictures: int = option(20000, "labelled images of that kNN, at most; only with training.knn_every")
     encoder: Literal["last", "best"] = option(

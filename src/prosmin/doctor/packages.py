@@ -23,6 +23,7 @@ PURPOSES = {
     "s3fs": "images at s3://",
     "tensorboard": "a run's curves in TensorBoard",
     "wandb": "a run's curves in Weights & Biases",
+    "mlflow": "a run's curves in MLflow",
     "onnx": "export to ONNX",
     "onnxruntime": "running an exported ONNX file",
     "onnxscript": "export to ONNX",

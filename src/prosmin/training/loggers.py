@@ -1,4 +1,4 @@
-"""Loggers besides metrics.jsonl: TensorBoard and Weights & Biases."""
+"""Loggers besides metrics.jsonl: TensorBoard, Weights & Biases and MLflow."""
 
 import importlib.util
 from argparse import Namespace
@@ -11,6 +11,7 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 from prosmin import config as configs
 from prosmin.config import Config
 from prosmin.errors import ProsminError
+from prosmin.training.mlflow_logger import MlflowLogger
 
 
 def make_loggers(config: Config, run: Path) -> list[Logger]:
@@ -26,7 +27,7 @@ def make_loggers(config: Config, run: Path) -> list[Logger]:
         from lightning_fabric.loggers import TensorBoardLogger
 
         return [TensorBoardLogger(root_dir=run, name="tensorboard", version="")]
-    return [WandbLogger(run, configs.to_tree(config))]
+    return [(MlflowLogger if name == "mlflow" else WandbLogger)(run, configs.to_tree(config))]
 
 
 class WandbLogger(Logger):

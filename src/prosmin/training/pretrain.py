@@ -95,7 +95,13 @@ def _pretrain(fabric: Fabric, config: Config, run: RunFolder) -> None:
     knn = _in_first(fabric, lambda: OnlineKnn(feed, config)) if config.training.knn_every else None
     _in_first(fabric, lambda: run.open(config))
     _in_first(fabric, lambda: run.update_config(config))
-    _train(fabric, config, run, feed, order, method, checkpoint, knn)
+    ended = "failed"
+    try:
+        _train(fabric, config, run, feed, order, method, checkpoint, knn)
+        ended = "success"
+    finally:
+        for logger in fabric.loggers:
+            logger.finalize(ended)
 
 
 def _in_first(fabric: Fabric, work: Callable[[], T]) -> T | None:
@@ -218,8 +224,6 @@ def _train(
         if done < FEW_STEPS:
             few = f"{_count(done)} {'is' if done == 1 else 'are'} too few to learn useful features"
             print(f"{few}: {_how_to_train_longer(order, done, steps)}.", flush=True)
-    for logger in fabric.loggers:
-        logger.finalize("success")
 
 
 def store_background(folder: Path, feed: Feed, device: torch.device, *, seen: int) -> None:
