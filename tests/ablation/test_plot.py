@@ -9,6 +9,7 @@ from prosmin.ablation.cells import make_cells
 from prosmin.ablation.grid import combine
 from prosmin.ablation.outcome import Outcome, measured, over_seeds, training_seconds
 from prosmin.ablation.plot import draw, swept_axis, write_plot
+from prosmin.scoring import ProprietyWarning
 
 # Numbers and drawings
 
@@ -50,7 +51,8 @@ def fake_outcomes(grid, metrics):
 
 def test_the_plot_has_a_panel_per_metric_and_a_bar_per_range():
     grid = combine(grid="samples", recipe=None, over=["training.seed=0,1,2", "views.local=1,2"], fields={})
-    outcomes = fake_outcomes(grid, lambda swept: {"loss": swept["loss.samples"] + 0.1 * swept["training.seed"]})
+    with pytest.warns(ProprietyWarning, match=r"lam 0\.5"):  # of the paper's objective
+        outcomes = fake_outcomes(grid, lambda swept: {"loss": swept["loss.samples"] + 0.1 * swept["training.seed"]})
     (summary, *_), count = over_seeds(outcomes), len(over_seeds(outcomes))
     assert (count, summary.seeds) == (8, 3)
     assert (summary.metrics["loss"].low, summary.metrics["loss"].high) == (2.0, 2.2)
