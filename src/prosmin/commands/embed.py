@@ -1,7 +1,6 @@
 """`prosmin embed`: one row per image: features, uncertainty, out-of-distribution score and flag."""
 
 import argparse
-import os
 
 from prosmin.commands.parsing import ENCODER, check_folder, path
 from prosmin.local_processes import Helpers, helpers
@@ -42,8 +41,6 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
 
 def _embed(others: Helpers, options: argparse.Namespace) -> None:
     from prosmin.embed import Request, embed
-    from prosmin.embed.leftovers import remove_joined_parts
-    from prosmin.embed.parts import this_process
 
     request = Request(
         data=options.data,
@@ -57,5 +54,3 @@ def _embed(others: Helpers, options: argparse.Namespace) -> None:
         patches=options.patches,
     )
     embed(options.run_folder, request, command=options.line, helpers=others)
-    if this_process(os.environ, others).rank == 0:
-        remove_joined_parts(request.out)

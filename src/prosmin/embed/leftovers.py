@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from prosmin.embed.parts import SETTINGS, take
-from prosmin.embed.rows import read_about
 from prosmin.interrupts import if_interrupted
-
-
-def remove_joined_parts(out: Path) -> None:
-    """Remove the parts of a finished file of `prosmin embed`."""
-    if about := read_about(out):
-        remove_parts(out.with_name(f"{out.name}.parts"), about["settings"])
 
 
 def remove_parts(folder: Path, settings: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ from prosmin.data.unreadable import CheckedSource, check_readable, report_left_o
 from prosmin.embed import patches as patch_column
 from prosmin.embed import reference as references
 from prosmin.embed import rows as columns
+from prosmin.embed.leftovers import remove_parts
 from prosmin.embed.parts import PART, PartMarks, Parts, Process, open_folder, others_out, this_process
 from prosmin.embed.request import NO_REFERENCE, Request, is_finished, refuse_changed, settings_of
 from prosmin.embed.rows import Joined, Made, Scoring, join, mark_of, read_about, unreadable_of, write_table
@@ -99,6 +100,8 @@ def embed(run: Path | str, request: Request, *, command: str = "", helpers: Help
     specs = [each.spec for each in (source, job.belonging) if each is not None]
     if is_finished(request.out, settings):
         _check_finished(job, specs)
+        if process.rank == 0:
+            remove_parts(job.folder, settings)
         return request.out
     marks: dict[str, Any] = {}
     if process.rank == 0:  # before a file is read, since it may be changed meanwhile
