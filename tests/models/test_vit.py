@@ -8,7 +8,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch.nn import functional
 
-from prosmin.models.vit import PatchProjection, QuickGelu, encode, speed_up
+from prosmin.models.vit import ClassTokenViT, PatchProjection, QuickGelu, encode, speed_up
 
 
 @pytest.fixture
@@ -38,6 +38,34 @@ def test_it_computes_what_timm_computes(plain, side):
         torch.testing.assert_close(other, one, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"init_values": 0.1}, {"qk_norm": True}, {"reg_tokens": 2}, {"qkv_bias": False}, {"scale_attn_norm": True}],
+)
+def test_the_class_token_alone_is_that_of_the_whole_last_block(options):
+    torch.manual_seed(0)
+    plain = timm.create_model(
+        "vit_tiny_patch16_224", num_classes=0, img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3, **options
+    ).double()
+    for parameter in plain.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    quick = speed_up(copy.deepcopy(plain))
+    assert isinstance(quick, ClassTokenViT)
+    x = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    torch.testing.assert_close(quick(x), plain(x), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(quick.forward_features(x), plain.forward_features(x), rtol=1e-9, atol=1e-11)
+    quick.set_grad_checkpointing(True)
+    torch.testing.assert_close(quick.train()(x), plain(x), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("options", [{"global_pool": "avg"}, {"class_token": False, "global_pool": "avg"}])
+def test_features_of_other_tokens_need_the_whole_last_block(options):
+    vit = timm.create_model(
+        "vit_tiny_patch16_224", num_classes=0, img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3, **options
+    )
+    assert not isinstance(speed_up(vit), ClassTokenViT)
+
+
 def test_a_copy_is_fast_too_and_sides_that_are_no_multiple_of_the_patch_are_refused(plain):
     twin = copy.deepcopy(speed_up(plain))
     assert isinstance(twin, VisionTransformer)
@@ -50,7 +78,7 @@ def test_a_copy_is_fast_too_and_sides_that_are_no_multiple_of_the_patch_are_refu
 def test_tokens_are_as_wide_as_autocast_computes(plain):
     speed_up(plain)
     seen = []
-    plain.blocks[1].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].dtype))
+    plain.blocks[0].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].dtype))
     x = torch.randn(2, 3, 32, 32)
     features = plain(x)
     with torch.autocast("cpu", torch.bfloat16):

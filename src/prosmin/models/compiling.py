@@ -13,6 +13,7 @@ from timm.models.vision_transformer import Block
 from torch import nn
 
 from prosmin.models.resnet import SmallResNet
+from prosmin.models.vit import ClassTokenViT
 
 
 def compile_networks(method: nn.Module, how: Literal["none", "blocks", "whole"]) -> None:
@@ -27,6 +28,8 @@ def _compile_blocks(module: nn.Module) -> None:
     """Compile each block separately; compile a module without blocks, such as a head or a loss, as a whole."""
     if isinstance(module, ResNet | SmallResNet):
         return
+    if isinstance(module, ClassTokenViT):
+        module.last_block = torch.compile(module.last_block, dynamic=False)
     if isinstance(module, Block) or not any(isinstance(m, Block | ResNet | SmallResNet) for m in module.modules()):
         _compile(module)
         return

@@ -1,11 +1,12 @@
 """timm's vision transformers: a faster forward pass, masked tokens, attention maps, features for probes."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
 from timm.models import checkpoint_seq
-from timm.models.vision_transformer import Attention, VisionTransformer
+from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -46,6 +47,52 @@ class QuickGelu(nn.GELU):
         return (x * torch.sigmoid(x * (1.5950154 + square * (0.0740116566 - 0.000703098677 * square)))).to(input.dtype)
 
 
+class ClassTokenViT(VisionTransformer):
+    """A ViT whose features are the class token: its last block computes that token alone.
+
+    The other tokens of the last block are keys and values only. `forward_features` and `forward_intermediates` still
+    compute all tokens.
+    """
+
+    last_block: Callable[[Block, Tensor], Tensor]
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """(N, 3, h, w) -> (N, D)."""
+        tokens = self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))
+        first, last = self.blocks[:-1], cast(Block, self.blocks[-1])
+        tokens = checkpoint_seq(first, tokens) if self.grad_checkpointing else first(tokens)
+        return self.forward_head(self.norm(self.last_block(last, tokens)))
+
+
+def class_token_of_block(block: Block, tokens: Tensor) -> Tensor:
+    """The class token after a block, as the block computes it: (N, T, D) -> (N, 1, D)."""
+    attention = cast(Attention, block.attn)
+    weight, bias = attention.qkv.weight, attention.qkv.bias
+    width = len(weight) // 3
+    normal, first = block.norm1(tokens), tokens[:, :1]
+    parts = [slice(0, width), slice(width, None)]  # rows of the query, of key and value
+    rows = [(weight[part], None if bias is None else bias[part]) for part in parts]
+    query, key, value = (
+        x.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)  # (N, heads, 1 or T, D / heads)
+        for x in (F.linear(normal[:, :1], *rows[0]), *F.linear(normal, *rows[1]).chunk(2, dim=-1))
+    )
+    dropped = attention.attn_drop.p if attention.training else 0.0
+    seen = F.scaled_dot_product_attention(
+        attention.q_norm(query), attention.k_norm(key), value, dropout_p=dropped, scale=attention.scale
+    )
+    seen = attention.proj_drop(attention.proj(attention.norm(seen.transpose(1, 2).flatten(2))))
+    first = first + block.drop_path1(block.ls1(seen))
+    return first + block.drop_path2(block.ls2(block.mlp(block.norm2(first))))
+
+
+def _is_class_token_vit(vit: VisionTransformer) -> bool:
+    """Whether its features are the class token and its last block is a plain one."""
+    attention = getattr(vit.blocks[-1], "attn", None)
+    plain = type(vit) is VisionTransformer and type(vit.blocks[-1]) is Block and type(attention) is Attention
+    pooled = vit.has_class_token and vit.global_pool == "token" and vit.attn_pool is None
+    return plain and pooled and getattr(attention, "gate", None) is None
+
+
 def speed_up(vit: VisionTransformer) -> VisionTransformer:
     """Replace layers by faster ones that compute the same, in place."""
     projection = getattr(vit.patch_embed, "proj", None)
@@ -56,6 +103,9 @@ def speed_up(vit: VisionTransformer) -> VisionTransformer:
     for module in vit.modules():
         if type(module) is nn.GELU and module.approximate == "none":
             module.__class__ = QuickGelu
+    if _is_class_token_vit(vit):
+        vit.__class__ = ClassTokenViT
+        cast(ClassTokenViT, vit).last_block = class_token_of_block
     return vit
 
 
@@ -121,7 +171,7 @@ def class_attention(backbone: nn.Module, x: Tensor) -> Tensor:
 
     handle = attention.register_forward_pre_hook(keep)
     try:
-        vit(x)
+        vit.forward_features(x)
     finally:
         handle.remove()
     tokens = seen[0]

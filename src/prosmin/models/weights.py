@@ -8,7 +8,7 @@ import argparse
 import pickle
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,7 +176,7 @@ def _converted(backbone: nn.Module, weights: Weights, expected: Mapping[str, Ten
     filters = {key: value for key, value in weights.tensors.items() if value.ndim == 4 and key in expected}
     _check_shapes(filters, expected, weights.file)
     fits = all(key in weights.tensors and weights.tensors[key].shape == expected[key].shape for key in expected)
-    convert = getattr(sys.modules[type(backbone).__module__], "checkpoint_filter_fn", None)
+    convert = _conversion_of(backbone)
     if fits or convert is None:  # timm would rename some fitting tensors a second time
         return weights.tensors
     try:
@@ -185,6 +185,12 @@ def _converted(backbone: nn.Module, weights: Weights, expected: Mapping[str, Ten
         raise ProsminError(
             f"{weights.file} ({weights.layout}) does not fit the network ({error}). {_OTHER_NETWORK}"
         ) from None
+
+
+def _conversion_of(backbone: nn.Module) -> Callable[..., dict[str, Tensor]] | None:
+    """timm's function for the files of a network; it is in the module of the network's class, or of one it extends."""
+    modules = (sys.modules.get(kind.__module__) for kind in type(backbone).__mro__)
+    return next(filter(None, (getattr(module, "checkpoint_filter_fn", None) for module in modules)), None)
 
 
 def _check_shapes(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path) -> None:
