@@ -78,6 +78,18 @@ class TestPlaces:
         with pytest.raises(UsageError, match="is a file"):
             calibrate(dino, Request(data=data, out=tmp_path / "file"))
 
+    def test_a_folder_with_other_files(self, dino, data, tmp_path):
+        (tmp_path / "precious").mkdir()
+        (tmp_path / "precious/encoder.safetensors").write_bytes(b"of somebody")
+        with pytest.raises(UsageError, match="other files"):
+            calibrate(dino, Request(data=data, out=tmp_path / "precious"))
+        assert bytes_of(tmp_path / "precious") == {"encoder.safetensors": b"of somebody"}
+
+    @pytest.mark.parametrize("seed", [-1, 2**63])
+    def test_a_seed_that_is_none(self, tmp_path, seed):
+        with pytest.raises(UsageError, match="--seed"):
+            Request(data="photos", out=tmp_path / "out", seed=seed)
+
     def test_a_result_of_other_settings(self, dino, data, tmp_path):
         calibrate(dino, Request(data=data, out=tmp_path / "out", views=2))
         before = bytes_of(tmp_path / "out")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from prosmin.encoder.calibrated import ForecastHeads
+from prosmin.errors import ProsminError
 from prosmin.evaluation.forecasts import Forecasts
 from prosmin.evaluation.metrics.coverage import LEVELS, joint_pit, standardised
 from prosmin.progress import Progress
@@ -28,7 +29,8 @@ CHECK, PATIENCE = 50, 600
 """Steps between scores on held-out images, of which the best heads are kept, and without a better one until the end."""
 LEVEL = 0.9
 """Share of the held-out coordinates that their intervals of this level contain: it sets the factor of the scale."""
-SHRINK = 1e-3  # of the mean eigenvalue, added to every one, so that an empty direction is not blown up
+EMPTY = 1e-3  # share of the mean variance below which a direction is left out: its coordinates would be noise
+CONSTANT = 1e-10  # variance of the features, relative to their squared mean, that is rounding alone
 HELD_OUT, LEAST_HELD_OUT = 10, 20  # one image in so many, and at least so many images
 
 
@@ -40,7 +42,11 @@ class Directions(NamedTuple):
 
 
 def fit_directions(parts: Callable[[], Iterable[Tensor]]) -> Directions:
-    """Whitening of the random views: the principal directions, each divided by its standard deviation."""
+    """Whitening of the random views: the principal directions, each divided by its standard deviation.
+
+    Every direction that is kept gets variance 1. An empty one would have less, and its intervals, which always hold,
+    would make those of the others too narrow.
+    """
     images, count, total = 0, 0, torch.zeros(())
     for part in parts():
         views = part[:, 1:].flatten(0, 1).double()
@@ -51,10 +57,15 @@ def fit_directions(parts: Callable[[], Iterable[Tensor]]) -> Directions:
         offset = part[:, 1:].flatten(0, 1).double() - centre
         moments += offset.T @ offset / count
     variance, axes = torch.linalg.eigh(moments)
-    dim = max(1, min(DIM, len(centre), images // IMAGES_PER_DIRECTION))
+    typical = moments.diagonal().mean()
+    if not typical > CONSTANT * centre.square().mean():
+        raise ProsminError(
+            "The features are the same for all images, so there is nothing to forecast. Give images that differ with "
+            "--data, or an encoder whose features tell them apart."
+        )
+    dim = max(1, min(DIM, int((variance > EMPTY * typical).sum()), images // IMAGES_PER_DIRECTION))
     variance, axes = variance.flip(0)[:dim], axes.flip(1)[:, :dim]
-    room = SHRINK * moments.diagonal().mean().clamp_min(1e-30)
-    return Directions(centre.float(), (axes / (variance.clamp_min(0) + room).sqrt()).float())
+    return Directions(centre.float(), (axes / variance.sqrt()).float())
 
 
 class Split(NamedTuple):

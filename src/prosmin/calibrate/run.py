@@ -59,6 +59,8 @@ class Request:
             raise UsageError(f"--batch is {self.batch}; allowed: 1 to {PART}.")
         if self.max_bad is not None and not 0 <= self.max_bad <= 1:
             raise UsageError(f"--max-bad is {self.max_bad:g}; allowed: a share from 0 to 1.")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"--seed is {self.seed}; allowed: 0 to 2^63 - 1.")
         if self.precision not in PRECISIONS:
             raise UsageError(f"--precision is {self.precision!r}; allowed: {', '.join(PRECISIONS)}.")
 
@@ -106,12 +108,16 @@ def calibrate(run: Path | str, request: Request, *, command: str = "") -> dict[s
 
 
 def check_place(out: Path) -> None:
-    """An error if the folder is that of another encoder or run."""
+    """An error if the folder is that of another encoder or run, or has files that are not calibrate's."""
     card = read_card(out) if (out / CARD).exists() else {}
     if (out / "config.yaml").exists() or (card and CALIBRATION not in card):
         raise UsageError(f"--out {out} is the folder of a run, whose encoder would be lost. Choose another folder.")
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out} is a file, and a folder is to be written. Choose another name.")
+    if out.is_dir() and not card and not (out / PARTS).exists() and any(out.iterdir()):
+        raise UsageError(
+            f"--out {out} has other files already; allowed: a new or an empty folder. Choose another name."
+        )
 
 
 def settings_of(encoder: Encoder, source: CheckedSource, request: Request) -> dict[str, Any]:
