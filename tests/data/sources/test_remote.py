@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -70,6 +71,26 @@ class TestFolder:
         assert pictures.keys == ("a.png", "b.PNG")
         assert reds(pictures) == [1, 0]
         assert pictures.labels is None
+
+    def test_the_root_of_an_archive_and_its_splits(self, tmp_path):
+        for name, files in {
+            "flat": ["one.png", "two.png"],
+            "sets": ["train/cat/1.png", "train/dog/2.png", "test/cat/3.png"],
+        }.items():
+            with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as archive:
+                for number, file in enumerate(files):
+                    archive.writestr(file, encoded(number))
+        flat = load_pictures(f"folder:zip://::file://{tmp_path}/flat.zip")
+        assert flat.keys == ("one.png", "two.png")
+        assert reds(flat) == [0, 1]
+        sets = f"folder:zip://::file://{tmp_path}/sets.zip"
+        assert load_pictures(sets).classes == ("cat", "dog")
+        assert split_spec(sets, "test") == f"{sets}@test"
+        assert reds(load_pictures(f"{sets}@test")) == [2]
+
+    def test_a_missing_archive(self, tmp_path):
+        with pytest.raises(ProsminError, match=r"none\.zip.*does not exist"):
+            open_source(f"folder:zip://::file://{tmp_path}/none.zip")
 
     def test_classes(self, store):
         put(store, "bucket/dog/deep/1.png", "bucket/cat/2.png", "bucket/cat/1.png")

@@ -61,7 +61,8 @@ class RemotePath:
     def __truediv__(self, name: str) -> "RemotePath":
         child = RemotePath(f"{self}/{name}")
         # Not parsed again: `#`, `?` and `::` in the name of a file would have a meaning in a URL.
-        child.__dict__["_connection"] = (self._system, f"{self._path.rstrip('/')}/{name}")
+        path = self._path.rstrip("/")  # empty: the root of an archive
+        child.__dict__["_connection"] = (self._system, f"{path}/{name}" if path else name)
         return child
 
     @property
@@ -102,8 +103,8 @@ class RemotePath:
             self._system.invalidate_cache(self._path)
             return self._system.find(self._path, detail=True)
 
-        start = len(self._path.rstrip("/")) + 1
-        found = {path[start:]: state_of(entry) for path, entry in self._asked(listed).items()}
+        start = len(self._path.rstrip("/"))
+        found = {path[start:].lstrip("/"): state_of(entry) for path, entry in self._asked(listed).items()}
         return dict(sorted(found.items()))
 
     def state(self) -> FileState:
@@ -185,6 +186,8 @@ def connect(url: str) -> tuple[Any, str]:
             f"fsspec does not know the protocol {protocol}:// of {url}; allowed: s3://, gs://, hf:// and others that "
             "`python -c 'import fsspec; print(fsspec.available_protocols())'` lists."
         ) from None
+    except FileNotFoundError:  # an archive in a chain of URLs
+        raise
     except Exception as error:  # a store that asks for credentials when it is opened
         raise ProsminError(f"{url} cannot be opened: {_reason(error)}. Check the credentials (docs/data.md).") from None
 
