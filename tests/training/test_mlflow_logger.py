@@ -124,8 +124,18 @@ def test_a_run_that_the_server_does_not_have_starts_again(train, server, capsys)
     server.runs = {"other": server.runs["run0"]}
     run = train(training__logger="mlflow", training__max_steps="4")
     assert "does not have the run run0" in capsys.readouterr().err
-    assert [step for step, _ in server.losses("run1")] == [3, 4]
+    assert [step for step, _ in server.losses("run1")] == [1, 2, 3, 4]  # with the rows that the lost run had
     assert json.loads((run / "mlflow.json").read_text()) == {"run_id": "run1"}
+
+
+def test_rows_of_a_start_without_a_server_are_sent_by_the_next(train, server, capsys):
+    train(training__logger="mlflow", training__max_steps="2")
+    server.fails = {"log_batch"}
+    train(training__logger="mlflow", training__max_steps="4")
+    assert "MLflow does not answer" in capsys.readouterr().err
+    server.fails = set()
+    run = train(training__logger="mlflow", training__max_steps="6")
+    assert server.losses("run0") == logged(run)
 
 
 @pytest.mark.parametrize("method", ["get_experiment_by_name", "params"])

@@ -50,17 +50,30 @@ class MlflowLogger(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Send one row of metrics.jsonl."""
-        from mlflow.entities import Metric  # type: ignore[import-not-found, unused-ignore]
-
         assert step is not None
         if self._client is None:
             self._open()
+            self._add_missed(before=step)
         if step <= self._last:  # a start from an older checkpoint repeats steps; MLflow would keep both rows
             return
-        now = int(1000 * time.time())
-        self._unsent += [Metric(name, float(value), now, step) for name, value in metrics.items()]
+        self._add(metrics, step)
         if self._answers:
             self._send()
+
+    def _add(self, metrics: dict[str, float], step: int) -> None:
+        from mlflow.entities import Metric  # type: ignore[import-not-found, unused-ignore]
+
+        now = int(1000 * time.time())
+        self._unsent += [Metric(name, float(value), now, step) for name, value in metrics.items()]
+
+    def _add_missed(self, *, before: int) -> None:
+        """The rows of earlier starts that MLflow does not have, because it did not answer then."""
+        file = self._run / "metrics.jsonl"
+        for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+            row = json.loads(line)
+            step = row.pop("step")
+            if self._last < step < before:
+                self._add(row, step)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
