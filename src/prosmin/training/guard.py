@@ -83,7 +83,8 @@ class Guard:
         last = {name: state[name].clone() for name in self._weights if state[name].is_floating_point()}
         for share in (tried / SHARES for tried in range(SHARES, -1, -1)):
             for name, tensor in last.items():
-                state[name].copy_(self._weights[name].to(tensor.device).lerp(tensor, share))
+                start = self._weights[name].to(tensor.device)
+                state[name].copy_(start.lerp(tensor, share) if share else start)  # lerp makes NaN of an infinite weight
             kept = self(method).get("start_neighbours", 0.0)
             if kept >= limit:
                 break
