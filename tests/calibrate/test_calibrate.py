@@ -9,6 +9,7 @@ import torch
 
 import prosmin
 from embedding import write_folder
+from optional import needs_onnx
 from prosmin.calibrate import Request, calibrate
 from prosmin.cli import main
 from prosmin.encoder.calibrated import CALIBRATION
@@ -114,8 +115,15 @@ class TestCommands:
         assert main(["inspect", folder.removeprefix("folder:"), "--encoder", str(run), "--out", str(out)]) == 0
         assert (out / "index.html").exists()
 
-    @pytest.mark.parametrize(("form", "name"), [("onnx", "x.onnx"), ("timm", "x.safetensors"), ("safetensors", "x"),
-                                                ("huggingface", "x")])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("form", "name"),
+        [
+            pytest.param("onnx", "x.onnx", marks=needs_onnx),
+            ("timm", "x.safetensors"),
+            ("safetensors", "x"),
+            ("huggingface", "x"),
+        ],
+    )
     def test_export(self, made, foreign, data, tmp_path, form, name, capsys):
         assert main(["export", str(made(foreign, data)), "--format", form, "--out", str(tmp_path / name)]) == 0
         if form == "onnx":

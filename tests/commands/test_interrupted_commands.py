@@ -9,6 +9,7 @@ import signal
 import pytest
 from PIL import Image
 
+from optional import needs_onnx
 from prosmin.cli import main
 from prosmin.encoder import untrained
 from prosmin.interrupts import MESSAGE
@@ -69,6 +70,7 @@ def test_evaluate_keeps_its_results(folder, monkeypatch, capsys):
     assert (run / "results/lowshot.json").exists()
 
 
+@needs_onnx
 def test_export_leaves_nothing(folder, monkeypatch):
     words = ["export", "encoder", "--format", "onnx", "--out", "models/encoder.onnx"]
     interrupt(words, folder, lambda _: (folder / "models").exists())

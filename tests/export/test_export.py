@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from exporting import everything, make_run, noise_views, session
+from optional import needs_onnx
 from prosmin.encoder import file as encoder_file
 from prosmin.encoder import load, save_encoder
 from prosmin.errors import ProsminError, UsageError
@@ -91,6 +92,7 @@ class TestForeign:
         network = timm.create_model(card["name"], checkpoint_path=file, **card["kwargs"]).eval()
         assert deviation(network(views).detach(), encoder.method.encode(views).features) < 1e-6
 
+    @needs_onnx
     def test_its_graph_has_only_features(self, tmp_path):
         with torch.random.fork_rng():
             torch.manual_seed(1)
@@ -229,10 +231,10 @@ class TestPlaces:
         ("first", "second"),
         [
             (("timm", "v.safetensors"), ("onnx", "v.onnx")),
-            (("onnx", "v.onnx"), ("timm", "v.safetensors")),
+            pytest.param(("onnx", "v.onnx"), ("timm", "v.safetensors"), marks=needs_onnx),
             (("safetensors", "."), ("onnx", "encoder.onnx")),
             (("safetensors", "."), ("timm", "encoder.safetensors")),
-            (("onnx", "encoder.onnx"), ("safetensors", ".")),
+            pytest.param(("onnx", "encoder.onnx"), ("safetensors", "."), marks=needs_onnx),
         ],
     )
     def test_the_card_of_another_format_is_not_replaced(self, vit_run, tmp_path, first, second):
@@ -243,6 +245,7 @@ class TestPlaces:
                 export(vit_run, tmp_path / second[1], format=second[0], again=again)
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
+    @needs_onnx
     def test_a_card_without_its_file_may_be_replaced(self, vit_run, tmp_path):
         export(vit_run, tmp_path / "v.safetensors", format="timm")
         (tmp_path / "v.safetensors").unlink()

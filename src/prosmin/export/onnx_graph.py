@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.torch_version import TorchVersion
 
 from prosmin.encoder import Encoder
 from prosmin.errors import ProsminError, UsageError
@@ -28,6 +29,9 @@ from prosmin.models.vit import features_and_patches
 
 TOLERANCE = 1e-4
 """Of an output's size: the rounding of float32 sums in another order is a hundredth of this."""
+
+TORCH = "2.11"
+"""The oldest torch whose exporter is tested: that of 2.6 cannot export these networks."""
 
 _DATA = ".data"
 """The ending of the second file that torch writes for 1.5 GB of weights or more."""
@@ -129,9 +133,11 @@ def _traced(graph: nn.Module, example: Tensor, names: list[str]) -> Any:
                 dynamic_shapes={"views": {0: torch.export.Dim("N")}},
             )
     except Exception as error:  # tracing raises many kinds
+        old = TorchVersion(torch.__version__) < TORCH
+        newer = f"Install torch {TORCH} or later (this is {torch.__version__}), or export" if old else "Export"
         raise ProsminError(
             f"The network cannot be written as ONNX: {_first_line(error)}. "
-            "Export it with --format timm or --format safetensors."
+            f"{newer} it with --format timm or --format safetensors."
         ) from error
 
 

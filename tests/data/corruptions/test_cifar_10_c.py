@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from optional import need_imagecorruptions
 from packed_images import as_pictures, difference, pixels
 from prosmin.data.corruptions import weather
 from prosmin.data.corruptions.generate import corrupt
@@ -88,6 +89,7 @@ def test_blurs_of_one_white_pixel():
 
 
 def test_frost_is_a_fifth_of_five_photographs():
+    need_imagecorruptions()
     black = flat(0, count=60)
     made = as_cifar(black, "frost", 2)  # 1 of the image and 0.3 of the frost
     draws = Draws(0, "frost", 2, torch.arange(60)).uniform("cut", 3).double()
@@ -131,6 +133,8 @@ UNORDERED = {
 
 @pytest.mark.parametrize("name", ALL)
 def test_severities_rise_and_are_milder_than_those_of_imagenet_c(name):
+    if name == "frost":
+        need_imagecorruptions()
     pictures = load_pictures("photos@test").subset(torch.arange(0, 840, 10))
     clean = pixels(pictures)
 

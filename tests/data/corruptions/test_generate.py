@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from optional import need_imagecorruptions
 from packed_images import as_pictures, difference, pixels
 from prosmin.data.corruptions import generate, reference, weather
 from prosmin.data.corruptions.generate import TORCH, corrupt, framed, generators
@@ -26,6 +27,9 @@ FIXED = (
 @pytest.mark.parametrize("parameters", PARAMETERS)
 @pytest.mark.parametrize("name", TORCH)
 def test_the_result_depends_only_on_seed_and_position(name, parameters, patches, monkeypatch):
+    if name == "frost":
+        need_imagecorruptions()
+
     def corrupt(*args, **rest):
         return generate.corrupt(*args, parameters=parameters, **rest)
 
@@ -60,6 +64,7 @@ for name, generator, parameters in names:
 
 
 def test_another_process_makes_the_same_bytes(patches):
+    need_imagecorruptions()
     ran = subprocess.run(
         [sys.executable, "-c", _HASHES],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "7"},
@@ -75,6 +80,7 @@ def test_another_process_makes_the_same_bytes(patches):
 
 
 def test_the_library_gives_the_same_in_any_number_of_processes(patches, monkeypatch):
+    need_imagecorruptions()
     np.random.seed(11)  # noqa: NPY002
     before = np.random.get_state()[1].copy()  # noqa: NPY002
     for name in ("impulse_noise", "glass_blur"):  # which have their own generators
@@ -91,6 +97,7 @@ def test_the_library_gives_the_same_in_any_number_of_processes(patches, monkeypa
 
 
 def test_an_error_names_the_status_of_a_process_that_ends(patches, monkeypatch):
+    need_imagecorruptions()
     monkeypatch.setattr(reference, "_FEW", 0)
     monkeypatch.setattr(reference, "_CHUNK", 4 * 32 * 32)
     monkeypatch.setattr(sys, "executable", "/bin/false")
@@ -101,6 +108,8 @@ def test_an_error_names_the_status_of_a_process_that_ends(patches, monkeypatch):
 @pytest.mark.parametrize("generator", generate.GENERATORS)
 def test_a_spatter_without_drops_is_the_clean_image(generator):
     """The library divides 0 by 0 and returns black."""
+    if generator == "imagecorruptions":
+        need_imagecorruptions()
     grey = as_pictures([torch.full((3, 32, 32), 128, dtype=torch.uint8)] * 150)
     made = corrupt(grey, "spatter", 1, seed=0, generator=generator).images
     dry = made.flatten(1).eq(128).all(1).sum()
@@ -108,18 +117,20 @@ def test_a_spatter_without_drops_is_the_clean_image(generator):
     assert int(made.min()) >= 127
 
 
-def test_padding_is_not_corrupted(patches, oblong):
+@pytest.mark.parametrize("name", ["gaussian_noise", "motion_blur", "frost", "spatter"])
+def test_padding_is_not_corrupted(name, patches, oblong):
+    if name == "frost":
+        need_imagecorruptions()
     small, large = patches.subset(torch.arange(3)), oblong
     mixed = as_pictures([small.images[0], large.images[1], small.images[2]])
-    for name in ("gaussian_noise", "motion_blur", "frost", "spatter"):
-        made = corrupt(mixed, name, 2, seed=0)
-        assert torch.equal(made.sizes, mixed.sizes)
-        alone = corrupt(small, name, 2, seed=0).images
-        assert torch.equal(made.images[0, :, :32, :32], alone[0])
-        assert torch.equal(made.images[2, :, :32, :32], alone[2])
-        assert torch.equal(made.images[1, :, :60, :46], corrupt(large, name, 2, seed=0).images[1])
-        assert not made.images[0, :, 32:].any()
-        assert not made.images[0, :, :, 32:].any()
+    made = corrupt(mixed, name, 2, seed=0)
+    assert torch.equal(made.sizes, mixed.sizes)
+    alone = corrupt(small, name, 2, seed=0).images
+    assert torch.equal(made.images[0, :, :32, :32], alone[0])
+    assert torch.equal(made.images[2, :, :32, :32], alone[2])
+    assert torch.equal(made.images[1, :, :60, :46], corrupt(large, name, 2, seed=0).images[1])
+    assert not made.images[0, :, 32:].any()
+    assert not made.images[0, :, :, 32:].any()
 
 
 def test_results_are_cached(patches, tmp_path, monkeypatch):

@@ -228,4 +228,4 @@ def test_the_interval_of_the_nll_holds_the_mean_of_endless_pictures_as_often_as_
     assert all(f["nll_low"] < f["nll"] < f["nll_high"] for f in found)
     covered = sum(f["nll_low"] <= entropy <= f["nll_high"] for f in found)
     # The images are the same in every draw, so that the spread of the labels alone is less than that of new images.
-    assert 285 <= covered < 300
+    assert 274 <= covered < 300  # 95 % are 285; three standard deviations less, whatever numbers torch draws
