@@ -30,7 +30,7 @@ from prosmin.commands import make_parser
 from prosmin.commands.parsing import read_fields
 from prosmin.data.sources import KINDS, parse, spec_of
 from prosmin.data.sources.torchvision_sets import known_sets
-from prosmin.encoder.detectors import DETECTORS, JOINT, SCORES
+from prosmin.encoder.detectors import DETECTORS, JOINT, SCORES, SURPRISES
 from prosmin.evaluation.options import Options, flag, read_options
 from prosmin.evaluation.protocols import PROTOCOLS, SUITES, protocols_of
 from prosmin.evaluation.protocols.ood import EMBED
@@ -285,7 +285,11 @@ def assert_metrics_are_documented(runs: Path) -> None:
     probabilities = inline(section("## Probabilities"))
     common = [code for code in probabilities if code.islower()]
     names = "|".join(f"{name}|{name}_calibrated" for name in common)
-    places = {"NAME": f"({names})", "SCORE": f"({'|'.join([*DETECTORS, *SCORES, JOINT, EMBED])})", "N": r"\d+"}
+    places = {
+        "NAME": f"({names})",
+        "SCORE": f"({'|'.join([*DETECTORS, *SCORES, *SURPRISES, JOINT, EMBED])})",
+        "N": r"\d+",
+    }
 
     def pattern(documented: str) -> str:
         return re.sub(r"(?<![a-zA-Z])(NAME|SCORE|N)(?![a-zA-Z])", lambda place: places[place.group()], documented)
@@ -346,7 +350,7 @@ def test_options_and_fields_in_the_text_exist():
 def test_what_there_is_is_documented():
     for protocol in PROTOCOLS:
         assert f"\n### {protocol}\n" in DOCUMENTS["evaluation.md"], protocol
-    for score in (*DETECTORS, *SCORES, JOINT, EMBED):
+    for score in (*DETECTORS, *SCORES, *SURPRISES, JOINT, EMBED):
         assert f"`{score}`" in section("### ood"), score
     for field in dataclasses.fields(Options):
         assert f"`{flag(field.name)}" in DOCUMENTS["evaluation.md"], field.name

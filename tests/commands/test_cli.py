@@ -169,7 +169,7 @@ def test_help_lists_the_values_of_a_fixed_choice(capsys):
     shown = capsys.readouterr().out
     for name, choices in (
         ("loss.rule", "energy, crps, kernel"),
-        ("heads.last", "learned, fixed, none"),
+        ("heads.last", "learned, fixed, none, whiten"),
         ("target.start", "copy, independent"),
         ("compute.precision", "32-true, bf16-mixed, 64-true"),
         ("training.logger", "none, tensorboard, wandb, mlflow"),

@@ -24,6 +24,7 @@ from prosmin.data.image_sets import (
 )
 from prosmin.data.sources import open_source
 from prosmin.encoder import PRECISIONS, Encoder, untrained
+from prosmin.encoder.detectors import SURPRISES
 from prosmin.errors import ProsminError
 from prosmin.evaluation import run as suite
 from prosmin.evaluation.batches import training_batches
@@ -191,7 +192,7 @@ class TestContext:
         views = torch.stack([view.mean for view in encoder.views(pictures, seed=3)])
         got = view_scores(encoder, pictures, seed=3)
         torch.testing.assert_close(got[BETWEEN_VIEWS], views.var(0).mean(1), atol=0, rtol=1e-4)  # they are small
-        assert {"mean_log_scale", "total_variance", "cross_view_energy"} < set(got)
+        assert {"mean_log_scale", "total_variance", "cross_view_energy", *SURPRISES} < set(got)
         fewer = view_scores(encoder, pictures, seed=3, count=3)
         torch.testing.assert_close(fewer[BETWEEN_VIEWS], views[:3].var(0).mean(1), atol=0, rtol=1e-4)
 

@@ -8,7 +8,7 @@ import torch
 
 from prosmin import randomness
 from prosmin.encoder import detectors
-from prosmin.encoder.detectors import SCORES, cross_view_energy, mean_log_scale, total_variance
+from prosmin.encoder.detectors import SCORES, cross_view_energy, mean_log_scale, standardised_error, total_variance
 from prosmin.errors import ProsminError
 from prosmin.evaluation.metrics.ranking import ood_metrics
 from prosmin.scoring import gaussian_energy_score
@@ -59,6 +59,25 @@ def test_cross_view_energy_is_the_mean_of_the_pairs_energy_scores() -> None:
     torch.testing.assert_close(cross_view_energy(mean, scale, seed=2), torch.stack(pairs).mean(0))
 
 
+def test_surprise_is_the_score_at_what_is_seen_in_the_other_views() -> None:
+    mean, scale = forecasts(5)
+    seen = torch.randn(mean.shape, generator=torch.Generator().manual_seed(3))
+    noise = randomness.normal(randomness.key(2, 0, "cross-view energy"), torch.arange(8), (1, 16)).expand(8, 5, 16)
+    pairs = [
+        gaussian_energy_score(mean[v], scale[v], seen[w], samples=16, noise=noise)
+        for v, w in itertools.permutations(range(3), 2)
+    ]
+    torch.testing.assert_close(cross_view_energy(mean, scale, seen, seed=2), torch.stack(pairs).mean(0))
+
+
+def test_standardised_error_by_hand() -> None:
+    mean, scale = torch.zeros(2, 1, 2), torch.tensor([[[1.0, 2.0]], [[0.5, 0.5]]])
+    seen = torch.tensor([[[1.0, 1.0]], [[3.0, 4.0]]])
+    first = math.log(math.sqrt((3.0**2 + 2.0**2) / 2))  # the first view's forecast at what is seen in the second
+    second = math.log(math.sqrt((2.0**2 + 2.0**2) / 2))
+    torch.testing.assert_close(standardised_error(mean, scale, seen), torch.tensor([(first + second) / 2]))
+
+
 def test_cross_view_energy_does_not_depend_on_the_other_images(monkeypatch: pytest.MonkeyPatch) -> None:
     mean, scale = forecasts(10)
     whole = cross_view_energy(mean, scale)
@@ -84,6 +103,9 @@ def test_bad_shapes_are_named() -> None:
         (lambda: total_variance(mean, scale[:2]), r"\(V, N, K\)"),
         (lambda: mean_log_scale(scale[0]), r"\(V, N, K\)"),
         (lambda: cross_view_energy(mean[:1], scale[:1]), "2 or more"),
+        (lambda: cross_view_energy(mean, scale, mean[:, :1]), "allowed"),
+        (lambda: standardised_error(mean[:1], scale[:1], mean[:1]), "2 or more"),
+        (lambda: standardised_error(mean, scale, mean[..., :1]), "allowed"),
     ):
         with pytest.raises(ProsminError, match=allowed):
             score()

@@ -12,9 +12,10 @@ from prosmin.errors import ProsminError, UsageError
 from prosmin.methods import build_method
 from prosmin.methods.prosmin import ProSMIN
 from prosmin.models.centre import batch_mean
+from prosmin.models.whitening import unit_variance
 from prosmin.training import health
 from prosmin.training.pretrain import pretrain
-from tiny_methods import WHITENED, tiny_draws, tiny_method, tiny_views
+from tiny_methods import WHITENED, WHITENED_HEADS, tiny_draws, tiny_method, tiny_views
 from tiny_run import assert_same_run, metrics
 
 
@@ -66,6 +67,24 @@ def test_the_loss_scores_forecasts_at_whitened_targets():
     torch.testing.assert_close(output.losses, distances.mean(0))
 
 
+def test_normalised_targets_are_scored_with_the_length_of_variance_one():
+    fields = WHITENED_HEADS | {"heads__scale": "zero", "loss__same_view": "false", "views__local": "0"}
+    config = tiny_method("prosmin", **fields)
+    observed = (output := _updated(config)(tiny_views(config), tiny_draws())).observed
+    torch.testing.assert_close(observed["scored"], unit_variance(observed["whitened"]))
+    distances = (observed["mean"] - observed["scored"].flip(0)).norm(dim=-1)
+    torch.testing.assert_close(output.losses, distances.mean(0))
+
+
+def test_the_projector_can_end_in_whitening():
+    method = build_method(tiny_method("prosmin", **WHITENED_HEADS))
+    z = method.online.projector(torch.randn(64, 64, generator=torch.Generator().manual_seed(0)))
+    values = torch.linalg.eigvalsh(z.double().T.cov(correction=0))
+    assert values.min() > 0.8  # less than 1 by eps = 1e-3 of the mean eigenvalue before
+    assert values.max() < 1.001
+    assert method.target.projector.norm.running_matrix.shape == (24, 24)
+
+
 def test_the_projector_ends_in_batchnorm_without_weights():
     method = build_method(tiny_method("prosmin", **WHITENED))
     z = method.online.projector(torch.randn(64, 64, generator=torch.Generator().manual_seed(0)))
@@ -89,6 +108,12 @@ def test_the_forecast_starts_about_as_wide_as_the_climatology():
         ({"heads__last": "learned"}, ["heads.last", "heads.bottleneck = 16", "heads.dim = 24"]),
         ({"heads__initial_scale": "0.05"}, ["heads.initial_scale 1", "0.05"]),
         ({"heads__dim": "512"}, ["heads.dim", "320", "512"]),
+        ({"heads__last": "whiten", "heads__dim": "64"}, ["heads.dim", "32", "64", "a batch"]),
+        ({"heads__last": "whiten", "heads__whitening_eps": "2"}, ["heads.whitening_eps", "1e-9"]),
+        (
+            {"target__normalise": "true", "target__whitening": "centre", "heads__initial_scale": "0.05"},
+            ["target.normalise", "heads.initial_scale 1"],
+        ),
         ({"target__whitening_eps": "0"}, ["target.whitening_eps", "1e-9"]),
         ({"target__whitening_momentum": "1"}, ["target.whitening_momentum"]),
         ({"loss__score_weight": "0"}, ["loss.score_weight", "loss.identification"]),
@@ -100,6 +125,20 @@ def test_what_makes_no_sense_is_refused_with_what_would_work(changes, named):
         tiny_method("prosmin", **WHITENED | changes)
     for part in named:
         assert part in str(error.value)
+
+
+def test_fields_that_do_not_count_are_not_checked():
+    """There is no moving average without target.whitening whiten, and the released predictor has no initial scale."""
+    tiny_method("prosmin", target__normalise="true", target__whitening_momentum="0", heads__initial_scale="1")
+    released = {"heads__predictor_form": "released", "heads__batchnorm": "false", "heads__initial_scale": "0.05"}
+    tiny_method("prosmin", **WHITENED_HEADS | released)
+
+
+def test_a_batch_that_is_whitened_cannot_be_computed_in_parts(tmp_path):
+    config = tiny_method("prosmin", **WHITENED_HEADS, training__accumulate="2")
+    with pytest.raises(UsageError, match=r"training\.accumulate"):
+        pretrain(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_cosines_can_be_whitened_where_the_bottleneck_has_room():
@@ -128,6 +167,47 @@ def test_the_weight_of_the_score_multiplies_it():
     torch.testing.assert_close(double, 2 * one)
 
 
+def test_the_radius_changes_nothing_else():
+    """Without clipping, which is by the gradient of all networks together."""
+    changes = WHITENED_HEADS | {"optimizer__clip": "null"}
+    plain, with_radius = (
+        tiny_method("prosmin", **changes, heads__radius=str(radius).lower()) for radius in (False, True)
+    )
+    one, other = build_method(plain), build_method(with_radius)
+    assert {n for n, _ in other.named_parameters()} - {n for n, _ in one.named_parameters()} == {
+        f"radius.layers.{layer}" for layer in ("0.weight", "0.bias", "2.weight", "2.bias")
+    }
+    other.load_state_dict(one.state_dict(), strict=False)
+    losses = [m(tiny_views(plain), tiny_draws()).losses for m in (one, other)]
+    for loss in losses:
+        loss.mean().backward()
+    assert (losses[1] > losses[0]).all()  # a CRPS is positive
+    shared = dict(other.named_parameters())
+    for name, parameter in one.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(shared[name].grad, parameter.grad)
+    assert shared["radius.layers.2.bias"].grad.abs().min() > 0
+
+
+def test_a_loaded_encoder_gives_the_radius_of_joint_regions(tmp_path):
+    config = tiny_method("prosmin", **WHITENED_HEADS, heads__radius="true", training__max_steps="2")
+    encoder = prosmin.load(pretrain(config, tmp_path / "run"), device="cpu")
+    images = torch.randint(256, (5, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    half, most = (encoder.joint_radius(images, level=level) for level in (0.5, 0.9))
+    assert half.shape == (5,)
+    assert (most > half).all()
+    with pytest.raises(ProsminError, match=r"0\.9"):
+        encoder.joint_radius(images, level=1.0)
+    with pytest.raises(ProsminError, match=r"heads\.radius"):
+        prosmin.encoder.untrained(tiny_method("prosmin")).joint_radius(images)
+    with pytest.raises(UsageError, match=r"heads\.scale"):
+        tiny_method("prosmin", heads__radius="true", heads__scale="zero")
+    with pytest.raises(UsageError, match=r"loss\.score_weight"):
+        tiny_method("prosmin", heads__radius="true", loss__score_weight="0", loss__identification="1")
+    with pytest.raises(ProsminError, match="level"):
+        encoder.joint_radius(images, level="a")
+
+
 def test_titles_say_what_was_trained():
     def title(**loss: float) -> str:
         return configs.method_title({"method": {"name": "prosmin"}, "loss": loss})
@@ -147,10 +227,10 @@ def test_runs_made_before_keep_their_fingerprint():
     assert configs.fingerprint(changed) != state["fingerprint"]
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
+@pytest.fixture(scope="module", params=[WHITENED, WHITENED_HEADS], ids=["averages", "heads"])
+def run(request, tmp_path_factory):
     """A whitened run of six steps."""
-    config = tiny_method("prosmin", **WHITENED, training__max_steps="6", training__batch_size="32")
+    config = tiny_method("prosmin", **request.param, training__max_steps="6", training__batch_size="32")
     return pretrain(config, tmp_path_factory.mktemp("whitened") / "run"), config
 
 
@@ -163,15 +243,17 @@ def test_a_whitened_run_continues_exactly(run, tmp_path):
 
 
 def test_a_loaded_encoder_is_in_whitened_units(run):
-    folder, _ = run
+    folder, config = run
     encoder = prosmin.load(folder, device="cpu")
     centre = encoder.method.centre
     assert centre.updates == 6
     assert not torch.equal(centre.covariance, torch.eye(24, dtype=torch.float64))
     x = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     raw = encoder.method.target([x])[1]
-    expected = (raw.double() - centre.mean) @ centre.matrix
-    torch.testing.assert_close(encoder.method.observe(x), expected.float())
+    expected = ((raw.double() - centre.mean) @ centre.matrix).float()
+    if config.target.normalise:
+        expected = unit_variance(expected)
+    torch.testing.assert_close(encoder.method.observe(x), expected)
 
 
 def test_metrics_tell_rank_and_skill(run):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from prosmin.config import ProsminHeads, ProsminTarget
 from prosmin.models.heads import GaussianPredictor
 from prosmin.models.target import make_target, update_target
-from prosmin.models.whitening import Whitening, inverse_root, make_centre
+from prosmin.models.whitening import BatchWhitening, Whitening, inverse_root, make_centre, unit_variance
 from prosmin.scoring import gaussian_energy_score
 from prosmin.training.health import effective_rank
 
@@ -156,3 +156,79 @@ def test_a_centred_target_loses_rank_and_a_whitened_one_keeps_it():
     """A random linear map of this kind has rank 14.8 of 16."""
     assert _rank_after_training("centre") < 10
     assert _rank_after_training("whiten") > 14
+
+
+def _rows(seed: int = 0, *, count: int = 128) -> Tensor:
+    return _raw(seed, views=1, images=count)[0]
+
+
+def _identity() -> Tensor:
+    return torch.eye(K, dtype=torch.float64)
+
+
+def test_the_layer_whitens_every_batch_in_training():
+    x = _rows()
+    white = BatchWhitening(K, eps=1e-9)(x)
+    torch.testing.assert_close(white.mean(0), torch.zeros(K, dtype=torch.float64), atol=1e-9, rtol=0)
+    torch.testing.assert_close(white.T.cov(correction=0), _identity(), atol=1e-5, rtol=0)
+    expected = (x - x.mean(0)) @ _reference(x.T.cov(correction=0), 1e-9)
+    torch.testing.assert_close(white, expected, atol=1e-6, rtol=0)
+
+
+def test_the_layer_undoes_any_invertible_linear_map_up_to_a_rotation():
+    x = _rows()
+    mapped = x @ torch.randn(K, K, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 7.0
+    one, other = (BatchWhitening(K, eps=1e-9)(rows) for rows in (x, mapped))
+    torch.testing.assert_close(torch.cdist(other, other), torch.cdist(one, one), atol=1e-4, rtol=1e-4)
+
+
+def test_the_gradient_of_the_layer_is_that_of_the_whole_function():
+    x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    layer = BatchWhitening(3, eps=1e-3)
+    assert torch.autograd.gradcheck(layer, (x,))
+
+
+def test_shrinking_a_direction_changes_nothing_and_so_has_no_gradient():
+    """Without the statistics' gradient, as for moving averages, shrinking would look worthwhile."""
+    x = _rows().requires_grad_()
+    aim = torch.randn(x.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    loss = (BatchWhitening(K, eps=1e-9)(x) * aim).sum().square()
+    gradient = torch.autograd.grad(loss, x)[0]
+    assert (gradient * (x - x.mean(0))).sum().abs() < 1e-6 * gradient.norm() * x.norm()
+
+
+def test_the_layer_uses_averages_in_evaluation():
+    layer = BatchWhitening(K, eps=1e-6, momentum=0.5)
+    for seed in range(12):
+        layer(_rows(0) + 1e-3 * _rows(seed))
+    white = layer.eval()(_rows(0))
+    torch.testing.assert_close(white.T.cov(correction=0), _identity(), atol=0.02, rtol=0)
+    torch.testing.assert_close(layer(_rows(0)[:1]), white[:1])  # whatever else is in the batch
+    assert layer.state_dict().keys() == {"running_mean", "running_matrix"}
+
+
+@pytest.mark.parametrize("rank", [0, 1, K // 2])
+def test_the_layer_stays_finite_when_directions_are_missing(rank):
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(64, rank, generator=random) @ torch.randn(rank, K, generator=random) + 1.0
+    white = BatchWhitening(K, eps=1e-3)(x.requires_grad_())
+    white.square().mean().backward()
+    assert white.isfinite().all()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+
+
+def test_the_layer_works_in_float32_or_wider_and_compiles():
+    layer, x = BatchWhitening(K, eps=1e-6), _rows().bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        white = layer(x)
+    assert white.dtype == torch.float32
+    torch.testing.assert_close(white.double().T.cov(correction=0), _identity(), atol=1e-2, rtol=0)
+    compiled = torch.compile(layer.forward, dynamic=False, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(_rows()), layer(_rows()))
+
+
+def test_targets_of_unit_variance_have_one_length_and_keep_their_direction():
+    z = unit_variance(_rows())
+    torch.testing.assert_close(z.norm(dim=1), torch.full((128,), K**0.5, dtype=torch.float64))
+    torch.testing.assert_close(torch.cosine_similarity(z, _rows()), torch.ones(128, dtype=torch.float64))

@@ -36,6 +36,9 @@ _OWN = {
 WHITENED = {"target__whitening": "whiten", "heads__last": "none", "heads__initial_scale": "1"}
 """Changes of ProSMIN's configuration that whiten its target."""
 
+WHITENED_HEADS = WHITENED | {"heads__last": "whiten", "target__normalise": "true"}
+"""The same with projectors that end in whitening, and targets of one length."""
+
 
 def tiny_method(name: str, *, vit: bool = False, **changes: str) -> configs.Config:
     """The tiny configuration of a method with changes, written group__field; iBOT has a ViT always."""

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from prosmin import config as configs
 from prosmin.training.pretrain import pretrain
 from started import wait_until
-from tiny_methods import METHODS, WHITENED, tiny_method
+from tiny_methods import METHODS, WHITENED, WHITENED_HEADS, tiny_method
 from tiny_run import last_step
 
 WORKER = str(Path(__file__).parents[1] / "support/distributed_worker.py")
@@ -35,6 +35,7 @@ RUNS["in parts"] = tiny_method("prosmin", **WHOLE, training__accumulate="4")
 RUNS["identification"] = tiny_method("prosmin", **SMALL, loss__identification="0.5")
 # K well below the 32 embeddings of a batch: the inverse root of a nearly singular covariance amplifies rounding.
 RUNS["whitened"] = tiny_method("prosmin", **SMALL, **WHITENED, heads__dim="8")
+RUNS["whitened heads"] = tiny_method("prosmin", **SMALL, **WHITENED_HEADS, heads__dim="8", heads__radius="true")
 RUNS["median bandwidth"] = tiny_method("prosmin", **SMALL, loss__rule="kernel", loss__estimator="ustat")
 # Only the first process saves by its clock, here after every step, and so writes its rows sooner than the second.
 RUNS["late lines"] = tiny_method("prosmin", **SMALL, training__checkpoint_minutes="1e-5")

@@ -43,7 +43,7 @@ def test_a_singular_target_gives_numbers_and_a_verdict():
     raw = torch.randn(2, 64, 2, generator=random) @ torch.randn(2, 16, generator=random)
     whitening = Whitening(16, momentum=0.0, eps=1e-3)
     whitening.update(whitening.batch_statistics(raw))
-    observed = {"whitened": whitening(raw), "covariance": whitening.covariance, "mean": torch.zeros_like(raw)}
+    observed = {"whitened": whitening(raw), "scored": whitening(raw), "mean": torch.zeros_like(raw)}
     observed |= {"scale": torch.ones_like(raw), "target": raw, "features": torch.randn(128, 16, generator=random)}
     found = health.numbers(health.measure(observed))
     assert all(math.isfinite(value) for value in found.values())

@@ -69,6 +69,11 @@ class Config:
             self.loss.check(views=2 + self.views.local)
         if isinstance(self.target, ProsminTarget):
             self.target.check(self.heads, batch_size=self.training.batch_size)
+            if self.heads.radius and not self.loss.score_weight:
+                raise UsageError(
+                    "heads.radius is true with loss.score_weight 0, which trains no forecast; allowed: false. "
+                    "Leave heads.radius out, or give loss.score_weight above 0."
+                )
         self._check_start()
 
     def _check_start(self) -> None:
@@ -156,9 +161,9 @@ _FREE = {
 _ADDED: dict[str, Tree] = {
     "backbone": {"freeze_epochs": 0.0},
     "optimizer": {"layer_decay": 1.0, "clip_each": False},
-    "heads": {"normalise_last": True, "predictor_form": "scaled"},
+    "heads": {"normalise_last": True, "predictor_form": "scaled", "whitening_eps": 1e-3, "radius": False},
     "loss": {"score_weight": 1.0},
-    "target": {"whitening": "centre", "whitening_eps": 1e-3, "whitening_momentum": 0.9},
+    "target": {"whitening": "centre", "whitening_eps": 1e-3, "whitening_momentum": 0.9, "normalise": False},
 }
 """Fields that runs of version 0.1.0 did not have, with the values that mean what those runs did."""
 

@@ -28,8 +28,11 @@ class ProsminHeads:
     dim: int = option(4096, "K, the size of the embedding")
     batchnorm: bool = option(True, "BatchNorm in projector and predictor")
     bottleneck_batchnorm: bool = option(False, "BatchNorm, without weights, of the bottleneck before l2 normalisation")
-    last: Literal["learned", "fixed", "none"] = option(
-        "learned", "whether the last layer is trained or keeps its random start; none: g ends in BatchNorm instead"
+    last: Literal["learned", "fixed", "none", "whiten"] = option(
+        "learned", "a last layer that is trained or keeps its random start; or g ends in BatchNorm (none) or whitening"
+    )
+    whitening_eps: float = option(
+        1e-3, "share of the mean eigenvalue added to the batch's covariance; only with heads.last whiten"
     )
     normalise_last: bool = option(
         True, "rows of the last layer have length one; false: each has a gain that learns; only with heads.last learned"
@@ -41,14 +44,21 @@ class ProsminHeads:
     )
     predictor_lr: float = option(1.0, "learning rate of the predictor, relative to that of the other networks")
     initial_scale: float = option(
-        0.05, "initial scale, about the target's standard deviation; only with heads.predictor_form scaled"
+        0.05,
+        "initial scale, and unit of the radius: the target's standard deviation; only with heads.predictor_form scaled",
     )
     scale: Literal["learned", "zero"] = option("learned", "zero: a deterministic forecast, for comparison")
+    radius: bool = option(
+        False,
+        "forecast the size of the whole error too, for joint regions; its gradient stops at mean and scale",
+    )
 
     def __post_init__(self) -> None:
         check_at_least(1, "heads", self, "hidden", "bottleneck", "dim", "predictor_hidden")
         check_at_least(0, "heads", self, "predictor_lr")
         check_positive("heads", self, "initial_scale")
+        check(not self.radius or self.scale == "learned", "heads.radius", True, "false with heads.scale zero")
+        check(1e-9 <= self.whitening_eps <= 1, "heads.whitening_eps", self.whitening_eps, "a number from 1e-9 to 1")
         if self.predictor_form == "released" and (self.batchnorm or not self.predictor):
             raise UsageError(
                 f"heads.predictor_form is 'released' with heads.batchnorm {self.batchnorm} and heads.predictor "
@@ -70,6 +80,10 @@ class ProsminTarget(TargetConfig):
         0.9, "share of the averaged mean and covariance kept at each step; only with target.whitening whiten"
     )
 
+    normalise: bool = option(
+        False, "every target embedding gets the length sqrt(K), so that coordinates have variance 1"
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check(1e-9 <= self.whitening_eps <= 1, "target.whitening_eps", self.whitening_eps, "a number from 1e-9 to 1")
@@ -78,21 +92,37 @@ class ProsminTarget(TargetConfig):
 
     def check(self, heads: ProsminHeads, *, batch_size: int) -> None:
         """Refuse heads and a batch whose outputs cannot be whitened; the error says what would work."""
-        if self.whitening != "whiten":
+        if not self.has_unit_variance(heads):
             return
         needs = []
-        if heads.last != "none" and heads.dim > heads.bottleneck:
+        if self.is_whitened(heads) and heads.last in ("learned", "fixed") and heads.dim > heads.bottleneck:
             needs.append(
                 f"heads.last none, since outputs of heads.last {heads.last} span only heads.bottleneck = "
                 f"{heads.bottleneck} of heads.dim = {heads.dim} dimensions"
             )
-        if not 0.2 <= heads.initial_scale <= 5:
+        if heads.predictor_form == "scaled" and not 0.2 <= heads.initial_scale <= 5:
             needs.append(f"heads.initial_scale 1, the spread of a whitened target, not {heads.initial_scale:g}")
-        seen = int(2 * batch_size / (1 - self.whitening_momentum))
-        if heads.dim > seen:
-            needs.append(f"heads.dim of at most {seen}, the embeddings behind an average, not {heads.dim}")
+        behind = {}  # how many embeddings the statistics are of
+        if self.whitening == "whiten":
+            behind["an average"] = int(2 * batch_size / (1 - self.whitening_momentum))
+        if heads.last == "whiten":
+            behind["a batch"] = 2 * batch_size
+        for what, seen in behind.items():
+            if heads.dim > seen:
+                needs.append(f"heads.dim of at most {seen}, the embeddings behind {what}, not {heads.dim}")
         if needs:
-            raise UsageError(f"target.whitening is 'whiten', which needs {'; '.join(needs)}.")
+            what = "target.normalise is true"
+            if self.is_whitened(heads):
+                what = f"{'target.whitening' if self.whitening == 'whiten' else 'heads.last'} is 'whiten'"
+            raise UsageError(f"{what}, which needs {'; '.join(needs)}.")
+
+    def is_whitened(self, heads: ProsminHeads) -> bool:
+        """Whether the forecast that ignores the image is N(0, I)."""
+        return self.whitening == "whiten" or heads.last == "whiten"
+
+    def has_unit_variance(self, heads: ProsminHeads) -> bool:
+        """Whether the coordinates of the target have variance 1."""
+        return self.normalise or self.is_whitened(heads)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from prosmin import randomness
 from prosmin.encoder.neighbours import nearest
 from prosmin.encoder.space import check_features
 from prosmin.errors import ProsminError
+from prosmin.models.radius import log_radius
 from prosmin.scoring.distances import power_distance
 from prosmin.scoring.gaussian import within_scores
 
@@ -35,15 +36,16 @@ def total_variance(mean: Tensor, scale: Tensor) -> Tensor:
     return scale.square().mean(dim=(0, 2)) + mean.var(dim=0, correction=0).mean(dim=1)
 
 
-def cross_view_energy(mean: Tensor, scale: Tensor, *, samples: int = 16, seed: int = 0) -> Tensor:
-    """Energy score of each view's forecast at every other view's mean, averaged over the V (V - 1) pairs.
+def cross_view_energy(
+    mean: Tensor, scale: Tensor, target: Tensor | None = None, *, samples: int = 16, seed: int = 0
+) -> Tensor:
+    """Energy score of each view's forecast at every other view's `target`, averaged over the V (V - 1) pairs.
 
-    All images and views share the same noise, so an image's score does not depend on the other images.
+    The target is the other view's mean, or what the target network sees in that view: (V, N, K). All images and views
+    share the same noise, so an image's score does not depend on the other images.
     """
-    _check_forecast(mean, scale)
+    _check_views(mean, scale, target)
     views, _, size = mean.shape
-    if views < 2:
-        raise ProsminError("The cross-view score compares the views of an image. It got 1 view; allowed: 2 or more.")
     # The score mirrors its noise, so half as many draws as samples.
     positions = torch.arange(samples // 2, device=mean.device)
     key = randomness.key(seed, 0, "cross-view energy")
@@ -53,11 +55,31 @@ def cross_view_energy(mean: Tensor, scale: Tensor, *, samples: int = 16, seed: i
     )
     parts = []
     step = max(1, (_CPU_VALUES if mean.device.type == "cpu" else _GPU_VALUES) // (views * noise.numel()))
-    for some, width in zip(mean.split(step, dim=1), scale.split(step, dim=1), strict=True):  # (V, n, K)
-        scores = score(some, width, some, noise.expand(*some.shape[:2], -1, -1))  # (V, n, V): all pairs at once
+    split = (x.split(step, dim=1) for x in (mean, scale, mean if target is None else target))
+    for some, width, aim in zip(*split, strict=True):  # (V, n, K)
+        scores = score(some, width, aim, noise.expand(*some.shape[:2], -1, -1))  # (V, n, V): all pairs at once
         scores.diagonal(dim1=0, dim2=2).zero_()  # a view with itself
         parts.append(scores.sum((0, 2)))
     return torch.cat(parts) / (views * (views - 1))
+
+
+def standardised_error(mean: Tensor, scale: Tensor, target: Tensor) -> Tensor:
+    """Mean over the pairs of different views of the log size of the standardised error: three times (V, N, K) -> (N,).
+
+    An image whose target embedding is not where its forecasts expected it, relative to what they expected.
+    """
+    _check_views(mean, scale, target)
+    views = range(len(mean))
+    errors = [log_radius(mean[v], scale[v], target[w]) for v in views for w in views if v != w]
+    return torch.stack(errors).mean(0)
+
+
+def _check_views(mean: Tensor, scale: Tensor, target: Tensor | None) -> None:
+    _check_forecast(mean, scale)
+    if len(mean) < 2:
+        raise ProsminError("This score compares the views of an image. It got 1 view; allowed: 2 or more.")
+    if target is not None:
+        _check_forecast(mean, target)
 
 
 def _check_forecast(first: Tensor, second: Tensor | None = None) -> None:
@@ -254,6 +276,12 @@ SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross_view_energy": cross_view_energy,
 }
 """Scores of the forecasts: name -> function of mean and scale (V, N, K)."""
+
+SURPRISES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "surprise": cross_view_energy,
+    "standardised_error": standardised_error,
+}
+"""Scores of forecasts at what the target network sees in the other views: of mean, scale and target (V, N, K)."""
 
 JOINT = "distance_and_scale"
 """The score that uses features and forecast together."""

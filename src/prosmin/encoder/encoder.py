@@ -31,6 +31,7 @@ from prosmin.encoder.stored import Match, open_stored
 from prosmin.errors import ProsminError
 from prosmin.methods import build_method
 from prosmin.methods.output import Embedding
+from prosmin.models.radius import region_radius
 from prosmin.models.vit import encode, has_patches, patch_tokens
 from prosmin.scoring import unexplained
 
@@ -235,20 +236,41 @@ class Encoder:
     def unexplained(self, images: Images) -> Tensor:
         """One minus the skill that each forecast expects of itself: 0 certain, 1 no better than the average image.
 
-        Only where the average image's forecast is N(0, I): of a calibrated encoder, and with `target.whitening: whiten`
+        Only where the average image's forecast is N(0, I): of a calibrated encoder, and with whitened targets
         (docs/scoring.md).
         """
         config = self.config
         forecasts = config.method.name == "prosmin" and config.heads.scale == "learned" and config.loss.score_weight > 0
-        if not isinstance(self.method, Calibrated) and not (forecasts and config.target.whitening == "whiten"):
+        if not isinstance(self.method, Calibrated) and not (forecasts and config.target.is_whitened(config.heads)):
             raise ProsminError(
                 "unexplained needs an encoder of `prosmin calibrate`, or one that forecasts whitened targets with a "
-                "scale (target.whitening whiten, heads.scale learned, loss.score_weight above 0), which this "
-                f"{config.method.name} encoder does not. encoder.uncertainty works for every encoder."
+                "scale (heads.last or target.whitening whiten, heads.scale learned, loss.score_weight above 0), which "
+                f"this {config.method.name} encoder does not. encoder.uncertainty works for every encoder."
             )
         batches = self._batches(open_images(images))
         scales = [self._encode(self._evaluation_view(batch)).scale for batch in batches]
         return torch.cat([unexplained(scale).float().cpu() for scale in scales if scale is not None])
+
+    @torch.no_grad()
+    def joint_radius(self, images: Images, *, level: float = 0.9) -> Tensor:
+        """The radius of the region that contains `level` of the embeddings of other views of each image: (N,).
+
+        It holds those whose root mean square of (embedding - mean) / scale is at most this (docs/scoring.md).
+        """
+        radius = getattr(self.method, "radius", None)
+        if radius is None:
+            raise ProsminError(
+                "joint_radius needs an encoder that was trained with heads.radius true, which this one was not. "
+                "mean and scale of encoder(images) give an interval for each coordinate."
+            )
+        if not isinstance(level, float) or not 0.0 < level < 1.0:
+            raise ProsminError(f"The level is {level!r}; allowed: a number between 0 and 1, such as 0.9.")
+        found = []
+        for batch in self._batches(open_images(images)):
+            embedding = self._encode(self._evaluation_view(batch))
+            centre, spread = radius(embedding.mean, embedding.scale)
+            found.append(region_radius(centre, spread, level).float().cpu())
+        return torch.cat(found)
 
     @torch.no_grad()
     def fit_reference(self, images: Images) -> "Encoder":
@@ -355,6 +377,10 @@ class Encoder:
     def _encode(self, x: Tensor) -> Embedding:
         with self._arithmetic():
             return self.method.encode(x)  # type: ignore[operator]
+
+    def _observe(self, x: Tensor) -> Tensor:
+        with self._arithmetic():
+            return self.method.observe(x)  # type: ignore[operator]
 
     def _encode_summary(self, batch: Batch) -> Summary:
         embedding = self._encode(self._evaluation_view(batch))

@@ -10,7 +10,7 @@ from prosmin.data.image_sets import Pictures, PictureSet
 from prosmin.data.stream import Batch
 from prosmin.data.views import make_views
 from prosmin.encoder import UNCERTAINTY_VIEWS, Encoder
-from prosmin.encoder.detectors import SCORES
+from prosmin.encoder.detectors import SCORES, SURPRISES
 from prosmin.evaluation.batches import set_batches
 from prosmin.methods import Observes
 
@@ -56,6 +56,13 @@ def make_forecasts(encoder: Encoder, pictures: Pictures, *, seed: int) -> Foreca
     return Forecasts(*(torch.cat(parts, dim=1) for parts in (means, scales, observed)))
 
 
+@torch.inference_mode()
+def radius_forecasts(encoder: Encoder, forecasts: Forecasts) -> tuple[Tensor, Tensor] | None:
+    """Centre and spread of log R of each forecast, (2, N) each; None if the encoder does not forecast the radius."""
+    radius = getattr(encoder.method, "radius", None)
+    return None if radius is None else radius(forecasts.mean, forecasts.scale)
+
+
 BETWEEN_VIEWS = "between_view_variance"
 
 
@@ -63,7 +70,7 @@ BETWEEN_VIEWS = "between_view_variance"
 def view_scores(
     encoder: Encoder, pictures: PictureSet, *, seed: int, count: int = UNCERTAINTY_VIEWS
 ) -> dict[str, Tensor]:
-    """The variance of the mean between random global views and, if forecasts have a scale, SCORES: (N,) each.
+    """The variance of the mean between random global views; with a scale SCORES; with a target network SURPRISES: (N,).
 
     The views are drawn by an image's position and the seed, as in Encoder.views.
     """
@@ -73,11 +80,15 @@ def view_scores(
 
 def _scores(encoder: Encoder, batch: Batch, *, seed: int, count: int) -> dict[str, Tensor]:
     # The same views and arithmetic as in Encoder.views, so that the scores are of the forecasts that users get.
-    embeddings = [encoder._encode(view) for view in encoder._random_views(batch, count=count, seed=seed)]
+    views = list(encoder._random_views(batch, count=count, seed=seed))
+    embeddings = [encoder._encode(view) for view in views]
     mean = torch.stack([embedding.mean.float() for embedding in embeddings])  # (V, n, K)
     scales = [embedding.scale.float() for embedding in embeddings if embedding.scale is not None]
     scores = {BETWEEN_VIEWS: mean.var(0).mean(1)}
     if scales:
         scale = torch.stack(scales)
         scores |= {name: measure(mean, scale) for name, measure in SCORES.items()}
+        if isinstance(encoder.method, Observes) and bool((scale > 0).any()):
+            seen = torch.stack([encoder._observe(view).float() for view in views])
+            scores |= {name: surprise(mean, scale, seen) for name, surprise in SURPRISES.items()}
     return {name: values.cpu() for name, values in scores.items()}

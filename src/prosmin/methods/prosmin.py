@@ -14,8 +14,9 @@ from prosmin.methods.identification import Identification, constant
 from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.models.batchnorm import gather_rows
 from prosmin.models.heads import Embedder, build_predictor
+from prosmin.models.radius import RadiusForecast
 from prosmin.models.target import make_target, update_target
-from prosmin.models.whitening import Whitening, make_centre
+from prosmin.models.whitening import make_centre, unit_variance
 from prosmin.randomness import Streams, box_muller
 from prosmin.scoring import median_bandwidth, noise_count, view_scores
 
@@ -58,7 +59,8 @@ class ProSMIN(nn.Module):
         self.loss: ProsminLoss = config.loss
         # Without a given bandwidth the kernel uses the median distance between the batch's targets.
         self.bandwidth_from_batch = config.loss.rule == "kernel" and config.loss.bandwidth is None
-        self.spans_batch = self.bandwidth_from_batch or config.loss.identification > 0
+        whitens = config.heads.last == "whiten"
+        self.spans_batch = self.bandwidth_from_batch or config.loss.identification > 0 or whitens
         self.noise = ForecastNoise()
         self.scorer = ForecastScore(config.loss)
         self.identification = Identification(config.loss.temperature)
@@ -66,6 +68,9 @@ class ProSMIN(nn.Module):
         self.predictor = build_predictor(config.heads)
         self.target = make_target(self.online if config.target.start == "copy" else Embedder(config))
         self.centre = make_centre(config.target, config.heads.dim)
+        self.radius = RadiusForecast(config.heads.dim, unit=config.heads.initial_scale) if config.heads.radius else None
+        self.is_whitened = config.target.is_whitened(config.heads)
+        self.normalise = config.target.normalise
 
     def forward(self, views: Views, draws: Draws) -> Output:
         """The score of every view's forecast against the target's embeddings of the global views."""
@@ -75,15 +80,19 @@ class ProSMIN(nn.Module):
         mean, scale = (x.unflatten(0, (-1, B)) for x in self.predictor(t))  # (V, B, K)
         with torch.no_grad():
             raw = self.target(groups[:1])[1].unflatten(0, (G, B))  # (G, B, K)
-            target = self.centre(raw)
+            centred = self.centre(raw)
+            target = unit_variance(centred) if self.normalise else centred
         losses = self.loss.score_weight * self.score(mean, scale, target, draws)
+        if self.radius is not None:
+            weights = self.pairs(len(mean), target)
+            losses = losses + (weights * self.radius.score(mean, scale, target)).sum((0, 1)) / weights.sum((0, 1))
         if self.loss.identification:
             losses = losses + self.loss.identification * self.identify(t, mean, target)
         observed = {"features": features[: G * B].detach(), "target": raw}
         if self.loss.score_weight:
             observed["scale"] = scale.detach()
-        if isinstance(self.centre, Whitening):
-            observed |= {"mean": mean.detach(), "whitened": target, "covariance": self.centre.covariance}
+        if self.is_whitened:
+            observed |= {"mean": mean.detach(), "whitened": centred, "scored": target}
         return Output(losses, observed, statistics={"centre": self.centre.batch_statistics(raw)})
 
     def score(self, mean: Tensor, scale: Tensor, target: Tensor, draws: Draws) -> Tensor:
@@ -133,4 +142,5 @@ class ProSMIN(nn.Module):
 
     def observe(self, x: Tensor) -> Tensor:
         """The embeddings that forecasts are scored against: views (N, 3, h, h) -> centred or whitened (N, K)."""
-        return self.centre(self.target([x])[1])
+        z = self.centre(self.target([x])[1])
+        return unit_variance(z) if self.normalise else z

@@ -25,6 +25,12 @@ class _AllGather(torch.autograd.Function):
         return total[dist.get_rank()]
 
 
+def all_gather_stacked(x: Tensor) -> Tensor:
+    """The tensors of all processes with gradient: (...) -> (processes, ...)."""
+    gathered: Tensor = _AllGather.apply(x)
+    return gathered
+
+
 class GlobalBatchNorm(_BatchNorm):
     """BatchNorm of (B, C) or (B, C, h, w); every process must have the same number of images."""
 
@@ -38,7 +44,7 @@ class GlobalBatchNorm(_BatchNorm):
         wide = input if input.dtype == torch.float64 else input.float()
         over = [0, *range(2, input.ndim)]
         variances, means = torch.var_mean(wide, over, correction=0)
-        means, variances = _AllGather.apply(torch.stack([means, variances])).unbind(1)  # (processes, C) each
+        means, variances = all_gather_stacked(torch.stack([means, variances])).unbind(1)  # (processes, C) each
         mean = means.mean(0)
         # Variance within plus between processes: E[x^2] - E[x]^2 would lose the digits of a small variance.
         variance = variances.mean(0) + (means - mean).square().mean(0)

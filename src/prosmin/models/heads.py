@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from prosmin.config import Config, ProsminHeads
 from prosmin.models.backbones import build_backbone
 from prosmin.models.vit import encode
+from prosmin.models.whitening import BatchWhitening
 
 
 class UnitLinear(nn.Module):
@@ -47,7 +48,10 @@ def mlp(widths: list[int], *, batchnorm: bool) -> nn.Sequential:
 
 
 class Projector(nn.Module):
-    """Three-layer MLP, then BatchNorm (`last` none), or an l2-normalised bottleneck and unit rows to K: cosines."""
+    """Three-layer MLP, then one of three ends.
+
+    `last` whiten: BatchWhitening; none: BatchNorm; otherwise an l2-normalised bottleneck and unit rows to K: cosines.
+    """
 
     def __init__(
         self,
@@ -58,17 +62,21 @@ class Projector(nn.Module):
         dim: int,
         batchnorm: bool,
         bottleneck_batchnorm: bool = False,
-        last: Literal["learned", "fixed", "none"] = "learned",
+        last: Literal["learned", "fixed", "none", "whiten"] = "learned",
+        whitening_eps: float = 1e-3,
         prototypes: bool = False,
         normalise_last: bool = True,
     ) -> None:
         super().__init__()
-        width = dim if last == "none" else bottleneck
-        normalised = bottleneck_batchnorm or last == "none"
+        has_last = last in ("learned", "fixed")
+        width = bottleneck if has_last else dim
+        normalised = bottleneck_batchnorm or not has_last
         self.mlp = mlp([inputs, hidden, hidden, width], batchnorm=batchnorm)
-        self.norm = nn.BatchNorm1d(width, affine=False) if normalised else nn.Identity()
+        self.norm: nn.Module = nn.BatchNorm1d(width, affine=False) if normalised else nn.Identity()
+        if last == "whiten":
+            self.norm = BatchWhitening(width, eps=whitening_eps)
         # The prototypes of DINO and iBOT start as published.
-        unit = None if last == "none" else UnitLinear(bottleneck, dim, as_plain=prototypes, free=not normalise_last)
+        unit = UnitLinear(bottleneck, dim, as_plain=prototypes, free=not normalise_last) if has_last else None
         self.last = unit and unit.requires_grad_(last == "learned")
 
     def forward(self, y: Tensor) -> Tensor:
@@ -187,6 +195,7 @@ def build_projector(inputs: int, config: Config) -> Projector:
         batchnorm=heads.batchnorm,
         bottleneck_batchnorm=getattr(heads, "bottleneck_batchnorm", False),
         last=getattr(heads, "last", "learned"),
+        whitening_eps=getattr(heads, "whitening_eps", 1e-3),
         prototypes=not hasattr(heads, "last"),  # the heads of DINO and iBOT
         normalise_last=getattr(heads, "normalise_last", True),
     )

@@ -1,16 +1,19 @@
-"""Whitening: the target's outputs relative to moving averages of their mean and covariance.
+"""Whitening: outputs with mean 0 and covariance I, whatever the network does.
 
 The centre (models/centre.py) removes the mean. Whitening also removes correlations and differences in size between
-coordinates, so that the outputs have mean 0 and covariance I whatever the network does: docs/method.md explains why a
-target like this does not lose rank.
+coordinates: docs/method.md explains why targets like this do not lose rank. `BatchWhitening` is a layer that uses the
+statistics of each batch, with gradient, as BatchNorm does; `Whitening` uses moving averages, without gradient.
 """
 
 import math
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from prosmin.config import ProsminTarget
+from prosmin.models.batchnorm import all_gather_stacked
 from prosmin.models.centre import Centre
 
 FLOOR = 1e-12  # least mean eigenvalue: keeps the inverse root of a covariance of zeros finite
@@ -61,6 +64,51 @@ class Whitening(nn.Module):
         self.covariance.lerp_(moments - torch.outer(offset, offset), weight)
         self.mean.add_(weight * offset)
         self.matrix.copy_(inverse_root(self.covariance, eps=self.eps))
+
+
+class BatchWhitening(nn.Module):
+    """BatchNorm without weights that also removes correlations: (N, K) -> (N, K) with covariance I.
+
+    In training by the statistics of the batch, over all processes: the gradient knows that a direction which shrinks is
+    enlarged again. Otherwise by moving averages of the mean and of W (as IterNorm: Huang et al., 2019).
+    """
+
+    running_mean: Tensor
+    running_matrix: Tensor
+
+    def __init__(self, dim: int, *, eps: float, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.eps, self.momentum = eps, momentum
+        self.register_buffer("running_mean", torch.zeros(dim, dtype=torch.float64))
+        self.register_buffer("running_matrix", torch.eye(dim, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, K) -> (N, K), in float32 or wider."""
+        with torch.autocast(x.device.type, enabled=False):
+            mean, matrix = self._of_batch(x.double()) if self.training else (self.running_mean, self.running_matrix)
+            white = (x.double() - mean) @ matrix
+        return white.to(torch.promote_types(x.dtype, torch.float32))
+
+    def _of_batch(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (K,) and W (K, K) of the global batch; every process must have the same number of rows."""
+        mean = x.mean(0)
+        offset = x - mean
+        covariance = offset.T @ offset / len(x)
+        if dist.is_initialized():
+            parts = all_gather_stacked(torch.cat([mean[None], covariance]))  # (processes, 1 + K, K)
+            mean = parts[:, 0].mean(0)
+            between = parts[:, 0] - mean
+            covariance = parts[:, 1:].mean(0) + between.T @ between / len(parts)
+        matrix = inverse_root(covariance, eps=self.eps)
+        with torch.no_grad():
+            self.running_mean.lerp_(mean.detach(), self.momentum)
+            self.running_matrix.lerp_(matrix.detach(), self.momentum)
+        return mean, matrix
+
+
+def unit_variance(z: Tensor) -> Tensor:
+    """Every embedding with length sqrt(K), (..., K) -> (..., K): unusual images have no longer targets than others."""
+    return F.normalize(z, dim=-1) * z.shape[-1] ** 0.5
 
 
 def make_centre(target: ProsminTarget, dim: int) -> Centre | Whitening:

@@ -44,6 +44,13 @@ def _gram(features: Tensor) -> Tensor:
     return x.T @ x if x.shape[0] >= x.shape[1] else x @ x.T
 
 
+def _covariance(x: Tensor) -> Tensor:
+    """(..., K) -> (K, K), in float64."""
+    x = x.flatten(0, -2).double()
+    offset = x - x.mean(0)
+    return offset.T @ offset / len(x)
+
+
 def _rank(gram: Tensor) -> Tensor:
     """From the Gram matrix: far faster than singular values, and in float64 exact to 1e-8 of the largest."""
     # NaN is no error here: the loss of the same step stops the run, with a message.
@@ -70,19 +77,19 @@ def measure(observed: dict[str, Tensor], gather: Gather = lambda x, dim: x, *, w
     if "whitened" in observed:
         whitened = gather(observed["whitened"], 1)
         found["whitened_variance"] = whitened.flatten(0, 1).var(0).mean()
-        found["target_covariance"] = observed["covariance"]
+        found["target_covariance"] = _covariance(gather(observed["target"], 1))
         if "scale" in observed:
-            found["skill"] = climatology_skill(gather(observed["mean"], 1), scale, whitened)
+            found["skill"] = climatology_skill(gather(observed["mean"], 1), scale, gather(observed["scored"], 1))
     return found
 
 
 @torch.no_grad()
-def climatology_skill(mean: Tensor, scale: Tensor, whitened: Tensor) -> Tensor:
+def climatology_skill(mean: Tensor, scale: Tensor, target: Tensor) -> Tensor:
     """1 - energy score of forecasts / that of N(0, I), for each of two global views that forecasts the other.
 
-    mean, scale (V, B, K), whitened (2, B, K) -> (). 0: no better than the average image; 1: perfect.
+    mean, scale (V, B, K), target (2, B, K) -> (). 0: no better than the average image; 1: perfect.
     """
-    seen = whitened.float().flip(0)
+    seen = target.float().flip(0)
     own = approximate_energy_score(mean[: len(seen)].float(), scale[: len(seen)], seen, validate=False)
     none = approximate_energy_score(torch.zeros_like(seen), torch.ones_like(seen), seen, validate=False)
     return 1.0 - own.mean() / none.mean()

@@ -157,7 +157,7 @@ def build(config: Config) -> nn.Module:
     parts = config.training.accumulate
     if parts > 1 and method.spans_batch:
         raise UsageError(
-            f"training.accumulate is {parts}, but this loss compares the images of a batch with each other, and parts "
+            f"training.accumulate is {parts}, but the loss of an image depends on the others of its batch, and parts "
             "contain fewer of them. Leave it at 1 and use a smaller training.batch_size, more processes, or "
             "compute.checkpoint_activations."
         )
@@ -220,6 +220,8 @@ def _train(
         for key in feed.bad:
             print(f"left out: {key}", file=sys.stderr)
         verdict = health.verdict(run.read_metrics(), config)
+        if share < 1.0:
+            verdict = f"the trained weights, before the average: {verdict}"
         print(f"{verdict}; {_count(done)}, encoder in {run.encoder_file}", flush=True)
         if done < FEW_STEPS:
             few = f"{_count(done)} {'is' if done == 1 else 'are'} too few to learn useful features"

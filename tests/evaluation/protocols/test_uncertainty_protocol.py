@@ -64,7 +64,12 @@ def test_everything_is_measured_for_a_forecast_with_a_scale(result: Result) -> N
     assert result.settings["severity"] == {"pictures": 40, "parameters": "cifar-10-c", "left_out": {}}
     assert set(result.curves) == {"risk_coverage", "coverage", "pit", "severity"}
     assert set(result.curves["severity"]) == {"crop", "blur", "noise"}
-    assert set(result.sets["test"]) == RIVALS | {"mean_log_scale", "between_view_variance"}
+    assert set(result.sets["test"]) == RIVALS | {
+        "mean_log_scale",
+        "between_view_variance",
+        "surprise",
+        "standardised_error",
+    }
     assert result.sets["test"]["uncertainty"]["aurc"] == result.metrics["aurc"]
     assert all(math.isfinite(value) for name, value in result.metrics.items() if name not in LABELLED)
 
@@ -92,7 +97,12 @@ def test_an_encoder_that_carries_training_images_is_judged_by_them() -> None:
     assert found.settings["uncertainty"] == model.scores["uncertainty"]
     expected = model.uncertainty(coloured(40, side=32, seed=1))
     torch.testing.assert_close(torch.from_numpy(found.arrays["uncertainty"]), expected, rtol=1e-3, atol=1e-3)
-    assert set(found.sets["test"]) == RIVALS | {"mean_log_scale", "between_view_variance"}
+    assert set(found.sets["test"]) == RIVALS | {
+        "mean_log_scale",
+        "between_view_variance",
+        "surprise",
+        "standardised_error",
+    }
 
 
 def test_rankings_by_the_training_images_around_each_image() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from prosmin.evaluation.forecasts import Forecasts
 from prosmin.evaluation.metrics.bootstrap import resampled_means, with_interval
+from prosmin.models.radius import log_radius, region_radius
 
 LEVELS = (0.5, 0.9, 0.95)
 CURVE = tuple(i / 20 for i in range(1, 20))  # levels of the curve
@@ -67,12 +68,15 @@ def uniform_distance(values: Tensor) -> float:
     return torch.maximum(steps[1:] - ordered, ordered - steps[:-1]).max().item()
 
 
-def judge_coverage(forecasts: Forecasts, *, seed: int) -> tuple[dict[str, float], dict[str, Any]]:
-    """The metrics, and the curves of a figure.
+def judge_coverage(
+    forecasts: Forecasts, *, seed: int, radius: tuple[Tensor, Tensor] | None = None
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """The metrics, and the curves of a figure. `radius`: centre and spread of log R (V, N), if the encoder has them.
 
     coverage_P: share of the coordinates within their central interval of P %, with a 95 % interval over images.
     joint_coverage_P: share of the observations within the ellipsoid that contains P % of the forecast.
-    joint_coverage_P_reachable: the same if every coordinate's scale were right; correlated errors lower it.
+    joint_coverage_P_radius: share of the observations within the region of P % by the forecast of the radius.
+    joint_coverage_P_reachable: joint_coverage_P if every coordinate's scale were right; correlated errors lower it.
     squared_error_ratio: mean of ((observed - mean) / scale)^2; 1 if the scale is right, 4 if it is half of that.
     pit_distance: the largest gap between the PIT's distribution function and the uniform one.
     """
@@ -85,6 +89,15 @@ def judge_coverage(forecasts: Forecasts, *, seed: int) -> tuple[dict[str, float]
     for i, level in enumerate(LEVELS):
         metrics |= with_interval(f"coverage_{100 * level:.0f}", shares[:, i].mean().item(), draws[:, i])
     metrics |= {f"joint_coverage_{100 * level:.0f}": (joint <= level).double().mean().item() for level in LEVELS}
+    if radius is not None:
+        observed = log_radius(*forecasts).exp()
+        metrics |= {
+            f"joint_coverage_{100 * level:.0f}_radius": (observed <= region_radius(*radius, level))
+            .double()
+            .mean()
+            .item()
+            for level in LEVELS
+        }
     if len(shares) > 1:
         metrics |= {f"joint_coverage_{100 * level:.0f}_reachable": reachable(errors, level) for level in LEVELS}
     metrics["squared_error_ratio"] = errors.double().square().mean().item()

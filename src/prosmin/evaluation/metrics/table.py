@@ -82,6 +82,10 @@ METRICS = {
     },
     **{f"joint_coverage_{p}": Metric(f"observations within ellipsoids of {p} %", "", "%") for p in (50, 90, 95)},
     **{
+        f"joint_coverage_{p}_radius": Metric(f"observations within regions of {p} % by the forecast radius", "", "%")
+        for p in (50, 90, 95)
+    },
+    **{
         f"joint_coverage_{p}_reachable": Metric(f"observations that ellipsoids of {p} % could reach", "", "%")
         for p in (50, 90, 95)
     },
@@ -113,6 +117,8 @@ SCORES = {
     "mean_log_scale": "mean log scale",
     "total_variance": "total variance",
     "cross_view_energy": "cross-view energy score",
+    "surprise": "surprise: energy score at the target's embedding",
+    "standardised_error": "standardised error of the forecast",
     "distance_and_scale": "kNN distance and scale",
     "uncertainty": "the uncertainty",
     "between_view_variance": "variance between views",

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prosmin.encoder.detectors import DETECTORS, JOINT, SCORES, Detector, KnnDistance, fit_distance_and_scale
+from prosmin.encoder.detectors import DETECTORS, JOINT, SCORES, SURPRISES, Detector, KnnDistance, fit_distance_and_scale
 from prosmin.encoder.neighbourhood import Neighbourhood
 from prosmin.errors import UsageError
 from prosmin.evaluation.context import TRAINED, Context
@@ -91,7 +91,8 @@ def _scores(context: Context, name: str, detectors: dict[str, Detector]) -> dict
     features = context.placed(name)
     scores = {score: detector(features).cpu() for score, detector in detectors.items()}
     if context.has_scale:
-        scores |= {score: context.view_scores(name)[score] for score in SCORES}
+        seen = context.view_scores(name)
+        scores |= {score: seen[score] for score in (*SCORES, *SURPRISES) if score in seen}
     return scores
 
 

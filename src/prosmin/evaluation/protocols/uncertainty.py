@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from prosmin.encoder import UNCERTAINTY_VIEWS
-from prosmin.encoder.detectors import fit_knn_distance
+from prosmin.encoder.detectors import SURPRISES, fit_knn_distance
 from prosmin.encoder.neighbourhood import Neighbourhood
 from prosmin.encoder.neighbours import nearest
 from prosmin.evaluation.context import Context, sample
-from prosmin.evaluation.forecasts import BETWEEN_VIEWS, make_forecasts, no_forecasts
+from prosmin.evaluation.forecasts import BETWEEN_VIEWS, make_forecasts, no_forecasts, radius_forecasts
 from prosmin.evaluation.metrics.coverage import judge_coverage
 from prosmin.evaluation.metrics.ranking import spearman
 from prosmin.evaluation.metrics.retrieval import r_auroc, right_neighbours, risk_coverage
@@ -56,7 +56,8 @@ def run(context: Context) -> Result:
         scores |= {f"low_{name}": -values for name, values in controls.items()}
         if scaled:
             scores["mean_log_scale"] = context.log_scale("test")
-            scores[BETWEEN_VIEWS] = context.view_scores("test")[BETWEEN_VIEWS]
+            seen = context.view_scores("test")
+            scores |= {score: seen[score] for score in (BETWEEN_VIEWS, *SURPRISES) if score in seen}
         judged, sets["test"], risk, correct = _answers(context, scores)
         metrics, settings["answer"] = judged | metrics, "nearest training image"
         curves, arrays["correct"] = {"risk_coverage": risk} | curves, correct.numpy()
@@ -114,7 +115,7 @@ def _calibration(context: Context) -> Part:
     test = sample(context.sets["test"], FORECAST, seed=seed, purpose="forecasts")
     known = sample(tenth, FITTED, seed=seed, purpose="constant scale")
     forecasts = make_forecasts(encoder, test, seed=seed)
-    coverage, curves = judge_coverage(forecasts, seed=seed)
+    coverage, curves = judge_coverage(forecasts, seed=seed, radius=radius_forecasts(encoder, forecasts))
     skill, scale = judge_skill(forecasts, make_forecasts(encoder, known, seed=seed), seed=seed)
     settings = {
         "pictures": len(test),
