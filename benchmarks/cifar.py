@@ -4,8 +4,9 @@
         --run base cifar10-resnet18 training.epochs=25 --run slow cifar10-resnet18 target.momentum=0.99
 
 Every run appends one line: name, configuration hash, overrides, seconds, img/s, kNN and linear top-1, NLL and ECE on
-the held-out tenth (the probe and the kNN bank see the other nine tenths), R-AUROC of the uncertainty there, how the
-forecasts of some of its images hold, health numbers, hardware, command. Test images are never read here.
+the held-out tenth (the probe and the kNN bank see the other nine tenths), R-AUROC of the uncertainty there and of the
+forecast's own rankings (scale, signal to noise, size of the error), how the forecasts of some of its images hold,
+health numbers, hardware, command. Test images are never read here.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from prosmin.data.subsets import held_out_mask
 from prosmin.encoder import Encoder, load
 from prosmin.encoder.neighbours import nearest, vote
 from prosmin.errors import Stopped
-from prosmin.evaluation.forecasts import make_forecasts, no_forecasts
+from prosmin.evaluation.forecasts import make_forecasts, no_forecasts, radius_forecasts
 from prosmin.evaluation.metrics.calibration import classification_metrics
 from prosmin.evaluation.metrics.coverage import judge_coverage
 from prosmin.evaluation.metrics.retrieval import r_auroc, right_neighbours
@@ -35,7 +36,15 @@ from prosmin.training.pretrain import pretrain
 
 FORECAST = 512
 """Images whose forecasts are judged, and as many that they are held against."""
-KEPT = ("coverage_90", "squared_error_ratio", "energy_skill", "energy_skill_coordinates", "energy_skill_climatology")
+KEPT = (
+    "coverage_90",
+    "joint_coverage_90",
+    "joint_coverage_90_radius",
+    "squared_error_ratio",
+    "energy_skill",
+    "energy_skill_coordinates",
+    "energy_skill_climatology",
+)
 
 
 def judge(run: Path, train: Pictures, *, linear: bool) -> dict[str, float]:
@@ -71,8 +80,22 @@ def _reliability(encoder: Encoder, held: Pictures, features: Tensor, others: Pic
         make_forecasts(encoder, p.subset(torch.linspace(0, len(p) - 1, min(FORECAST, len(p))).long()), seed=0)
         for p in (held, others)
     )
-    told = judge_coverage(judged, seed=0)[0] | judge_skill(judged, known, seed=0)[0]
-    return found | {name: told[name] for name in KEPT}
+    told_radius = radius_forecasts(encoder, judged)
+    told = judge_coverage(judged, seed=0, radius=told_radius)[0]
+    told |= judge_skill(judged, known, seed=0)[0]
+    right = right_neighbours(features, held.labels)
+    forecast = encoder(held)
+    assert forecast.scale is not None
+    rankings = {
+        "scale": forecast.scale.log().mean(1),
+        "signal": -forecast.mean.square().sum(1) / forecast.scale.square().sum(1),
+    }
+    if told_radius is not None:
+        inputs = (forecast.mean.to(encoder.device), forecast.scale.to(encoder.device))
+        centre = encoder.method.radius(*inputs)[0].cpu()  # type: ignore[operator]
+        rankings["error"] = centre + forecast.scale.square().mean(1).log() / 2
+    found |= {f"r_auroc_{name}": r_auroc(right, values) for name, values in rankings.items()}
+    return found | {name: told[name] for name in KEPT if name in told}
 
 
 def one(

@@ -67,6 +67,19 @@ CONTROLS = {
     "mocov3-multicrop": METHODS["mocov3"] | {"views.local": "4", "views.global_scale": "0.3,1"},
 }
 """The two losses alone, and MoCo v3 with the views of the other methods."""
+WHITENED = {
+    "loss.identification": "0",
+    "loss.beta": "1.5",
+    "heads.last": "whiten",
+    "heads.dim": "256",
+    "heads.initial_scale": "1",
+    "heads.bottleneck_batchnorm": "false",
+    "heads.radius": "true",
+    "target.whitening": "whiten",
+    "target.normalise": "true",
+    "target.momentum": "0.97",
+}
+"""The scoring rule alone with whitened targets: the best of the trials in LOG.md at 25 epochs, with the radius."""
 BEFORE_TUNING = {
     (VIT, method): dict.fromkeys(("heads.hidden", "heads.dim", "heads.predictor_hidden"), "2048")
     for method in ("prosmin", "deterministic")
@@ -117,6 +130,16 @@ STAGES: dict[str, list[Run]] = {
         for recipe in (RESNET, VIT)
         for name, fields in (METHODS | CONTROLS).items()
         if (recipe, name) != (RESNET, "ibot")
+    ],
+    "whitened": [
+        Run(
+            f"{recipe}-{name}-100", recipe, fields | {"training.epochs": "100"}, ("knn", "linear", "ood", "uncertainty")
+        )
+        for name, fields in {
+            "whitened": WHITENED,
+            "whitened-deterministic": WHITENED | {"heads.scale": "zero", "heads.radius": "false"},
+        }.items()
+        for recipe in (RESNET, VIT)
     ],
     "headline": [
         Run(f"{RESNET}-{method}-200", RESNET, {**METHODS[method], "training.epochs": "200"})
