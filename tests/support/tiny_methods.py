@@ -36,7 +36,7 @@ _OWN = {
 WHITENED = {"target__whitening": "whiten", "heads__last": "none", "heads__initial_scale": "1"}
 """Changes of ProSMIN's configuration that whiten its target."""
 
-WHITENED_HEADS = WHITENED | {"heads__last": "whiten", "target__normalise": "true"}
+WHITENED_HEADS = WHITENED | {"heads__last": "whiten", "target__normalise": "true", "training__batch_size": "32"}
 """The same with projectors that end in whitening, and targets of one length."""
 
 

@@ -133,7 +133,7 @@ def test_no_published_run_is_called_diverging():
         ({"heads__bottleneck_batchnorm": "true", "heads__batchnorm": "true"}, "; lower optimizer.lr"),
         (
             {"heads__last": "none", "heads__batchnorm": "true"},
-            "; set target.whitening to whiten, or lower optimizer.lr",
+            "; set target.whitening to whiten, or turn on target.normalise, or lower optimizer.lr",
         ),
         ({"method__name": "dino", "heads__batchnorm": "false"}, "turn on heads.batchnorm, or lower optimizer.lr"),
         ({"method__name": "mocov3", "views__local": "0"}, "; lower optimizer.lr"),

@@ -24,10 +24,13 @@ class ProsminHeads:
     """g, the projector, and q, the predictor with its mean and scale branches."""
 
     hidden: int = option(2048, "width of the projector's two hidden layers")
-    bottleneck: int = option(256, "width that is l2-normalised before the last layer")
+    bottleneck: int = option(256, "width that is l2-normalised before the last layer, if there is one")
     dim: int = option(4096, "K, the size of the embedding")
     batchnorm: bool = option(True, "BatchNorm in projector and predictor")
-    bottleneck_batchnorm: bool = option(False, "BatchNorm, without weights, of the bottleneck before l2 normalisation")
+    bottleneck_batchnorm: bool = option(
+        False,
+        "BatchNorm, without weights, of the bottleneck before l2 normalisation, if there is one",
+    )
     last: Literal["learned", "fixed", "none", "whiten"] = option(
         "learned", "a last layer that is trained or keeps its random start; or g ends in BatchNorm (none) or whitening"
     )
@@ -44,8 +47,7 @@ class ProsminHeads:
     )
     predictor_lr: float = option(1.0, "learning rate of the predictor, relative to that of the other networks")
     initial_scale: float = option(
-        0.05,
-        "initial scale, and unit of the radius: the target's standard deviation; only with heads.predictor_form scaled",
+        0.05, "initial scale, about the target's standard deviation; only with heads.predictor_form scaled"
     )
     scale: Literal["learned", "zero"] = option("learned", "zero: a deterministic forecast, for comparison")
     radius: bool = option(
@@ -97,19 +99,19 @@ class ProsminTarget(TargetConfig):
         needs = []
         if self.is_whitened(heads) and heads.last in ("learned", "fixed") and heads.dim > heads.bottleneck:
             needs.append(
-                f"heads.last none, since outputs of heads.last {heads.last} span only heads.bottleneck = "
+                f"heads.last whiten or none, since outputs of heads.last {heads.last} span only heads.bottleneck = "
                 f"{heads.bottleneck} of heads.dim = {heads.dim} dimensions"
             )
         if heads.predictor_form == "scaled" and not 0.2 <= heads.initial_scale <= 5:
             needs.append(f"heads.initial_scale 1, the spread of a whitened target, not {heads.initial_scale:g}")
-        behind = {}  # how many embeddings the statistics are of
+        behind = {}  # what the statistics are of
         if self.whitening == "whiten":
-            behind["an average"] = int(2 * batch_size / (1 - self.whitening_momentum))
+            behind["embeddings behind an average"] = int(2 * batch_size / (1 - self.whitening_momentum))
         if heads.last == "whiten":
-            behind["a batch"] = 2 * batch_size
+            behind["images of a batch"] = batch_size  # the views of an image are alike
         for what, seen in behind.items():
             if heads.dim > seen:
-                needs.append(f"heads.dim of at most {seen}, the embeddings behind {what}, not {heads.dim}")
+                needs.append(f"heads.dim of at most {seen}, the {what}, not {heads.dim}")
         if needs:
             what = "target.normalise is true"
             if self.is_whitened(heads):

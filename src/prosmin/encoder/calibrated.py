@@ -67,7 +67,9 @@ class Calibrated(nn.Module):
 
     def observe(self, x: Tensor) -> Tensor:
         """What forecasts are compared with: views (N, 3, h, h) -> whitened features (N, K)."""
-        return self.whiten(encode(self.online["backbone"], x))
+        features = encode(self.online["backbone"], x)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.whiten(features)
 
     def whiten(self, features: Tensor) -> Tensor:
         """(..., D) -> (..., K), in float32."""

@@ -236,15 +236,15 @@ class Encoder:
     def unexplained(self, images: Images) -> Tensor:
         """One minus the skill that each forecast expects of itself: 0 certain, 1 no better than the average image.
 
-        Only where the average image's forecast is N(0, I): of a calibrated encoder, and with whitened targets
+        Only where the average image's forecast is N(0, I): of a calibrated encoder, and with `target.whitening: whiten`
         (docs/scoring.md).
         """
         config = self.config
         forecasts = config.method.name == "prosmin" and config.heads.scale == "learned" and config.loss.score_weight > 0
-        if not isinstance(self.method, Calibrated) and not (forecasts and config.target.is_whitened(config.heads)):
+        if not isinstance(self.method, Calibrated) and not (forecasts and config.target.whitening == "whiten"):
             raise ProsminError(
                 "unexplained needs an encoder of `prosmin calibrate`, or one that forecasts whitened targets with a "
-                "scale (heads.last or target.whitening whiten, heads.scale learned, loss.score_weight above 0), which "
+                "scale (target.whitening whiten, heads.scale learned, loss.score_weight above 0), which "
                 f"this {config.method.name} encoder does not. encoder.uncertainty works for every encoder."
             )
         batches = self._batches(open_images(images))

@@ -16,7 +16,7 @@ from prosmin.models.batchnorm import gather_rows
 from prosmin.models.heads import Embedder, build_predictor
 from prosmin.models.radius import RadiusForecast
 from prosmin.models.target import make_target, update_target
-from prosmin.models.whitening import make_centre, unit_variance
+from prosmin.models.whitening import Whitening, make_centre, unit_variance
 from prosmin.randomness import Streams, box_muller
 from prosmin.scoring import median_bandwidth, noise_count, view_scores
 
@@ -68,7 +68,8 @@ class ProSMIN(nn.Module):
         self.predictor = build_predictor(config.heads)
         self.target = make_target(self.online if config.target.start == "copy" else Embedder(config))
         self.centre = make_centre(config.target, config.heads.dim)
-        self.radius = RadiusForecast(config.heads.dim, unit=config.heads.initial_scale) if config.heads.radius else None
+        unit = 1.0 if config.target.has_unit_variance(config.heads) else config.heads.initial_scale
+        self.radius = RadiusForecast(config.heads.dim, unit=unit) if config.heads.radius else None
         self.is_whitened = config.target.is_whitened(config.heads)
         self.normalise = config.target.normalise
 
@@ -93,6 +94,8 @@ class ProSMIN(nn.Module):
             observed["scale"] = scale.detach()
         if self.is_whitened:
             observed |= {"mean": mean.detach(), "whitened": centred, "scored": target}
+        if isinstance(self.centre, Whitening):
+            observed["covariance"] = self.centre.covariance
         return Output(losses, observed, statistics={"centre": self.centre.batch_statistics(raw)})
 
     def score(self, mean: Tensor, scale: Tensor, target: Tensor, draws: Draws) -> Tensor:

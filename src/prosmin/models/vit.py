@@ -58,6 +58,8 @@ class ClassTokenViT(VisionTransformer):
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """(N, 3, h, w) -> (N, D)."""
+        if self.global_pool != "token":  # changed by reset_classifier
+            return super().forward(x)
         tokens = self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))
         first, last = self.blocks[:-1], cast(Block, self.blocks[-1])
         tokens = checkpoint_seq(first, tokens) if self.grad_checkpointing else first(tokens)

@@ -58,10 +58,15 @@ class Whitening(nn.Module):
     @torch.no_grad()
     def update(self, statistics: Tensor) -> None:
         """Move towards the mean and covariance of a batch, (1 + K, K). The first batches count equally."""
+        offset, moments = statistics[0].double(), statistics[1:].double()
+        self.move(offset, moments - torch.outer(offset, offset))
+
+    @torch.no_grad()
+    def move(self, offset: Tensor, covariance: Tensor) -> None:
+        """The same for a batch whose mean is the present mean plus `offset` (K,)."""
         self.updates.add_(1.0)
         weight = (1.0 / self.updates).clamp_min(1.0 - self.momentum)
-        offset, moments = statistics[0].double(), statistics[1:].double()
-        self.covariance.lerp_(moments - torch.outer(offset, offset), weight)
+        self.covariance.lerp_(covariance, weight)
         self.mean.add_(weight * offset)
         self.matrix.copy_(inverse_root(self.covariance, eps=self.eps))
 
@@ -69,41 +74,39 @@ class Whitening(nn.Module):
 class BatchWhitening(nn.Module):
     """BatchNorm without weights that also removes correlations: (N, K) -> (N, K) with covariance I.
 
-    In training by the statistics of the batch, over all processes: the gradient knows that a direction which shrinks is
-    enlarged again. Otherwise by moving averages of the mean and of W (as IterNorm: Huang et al., 2019).
+    In training by the statistics of the batch, over all processes, with gradient: a direction that shrinks is enlarged
+    again, until it is below eps of the mean eigenvalue. Otherwise by moving averages of mean and covariance. (Averages
+    of W, as in IterNorm, are too large: the root is convex, and a W from when a direction was small outweighs others.)
     """
 
-    running_mean: Tensor
-    running_matrix: Tensor
-
-    def __init__(self, dim: int, *, eps: float, momentum: float = 0.1) -> None:
+    def __init__(self, dim: int, *, eps: float, momentum: float = 0.9) -> None:
         super().__init__()
-        self.eps, self.momentum = eps, momentum
-        self.register_buffer("running_mean", torch.zeros(dim, dtype=torch.float64))
-        self.register_buffer("running_matrix", torch.eye(dim, dtype=torch.float64))
+        self.eps = eps
+        self.averages = Whitening(dim, momentum=momentum, eps=eps)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, K) -> (N, K), in float32 or wider."""
+        if not self.training:
+            white: Tensor = self.averages(x)
+            return white
         with torch.autocast(x.device.type, enabled=False):
-            mean, matrix = self._of_batch(x.double()) if self.training else (self.running_mean, self.running_matrix)
-            white = (x.double() - mean) @ matrix
+            mean, covariance = global_moments(x.double())
+            white = (x.double() - mean) @ inverse_root(covariance, eps=self.eps)
+            self.averages.move(mean.detach() - self.averages.mean, covariance.detach())
         return white.to(torch.promote_types(x.dtype, torch.float32))
 
-    def _of_batch(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (K,) and W (K, K) of the global batch; every process must have the same number of rows."""
-        mean = x.mean(0)
-        offset = x - mean
-        covariance = offset.T @ offset / len(x)
-        if dist.is_initialized():
-            parts = all_gather_stacked(torch.cat([mean[None], covariance]))  # (processes, 1 + K, K)
-            mean = parts[:, 0].mean(0)
-            between = parts[:, 0] - mean
-            covariance = parts[:, 1:].mean(0) + between.T @ between / len(parts)
-        matrix = inverse_root(covariance, eps=self.eps)
-        with torch.no_grad():
-            self.running_mean.lerp_(mean.detach(), self.momentum)
-            self.running_matrix.lerp_(matrix.detach(), self.momentum)
-        return mean, matrix
+
+def global_moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean (K,) and covariance (K, K) of the rows of all processes, which must have equally many: (N, K)."""
+    mean = x.mean(0)
+    offset = x - mean
+    covariance = offset.T @ offset / len(x)
+    if dist.is_initialized():
+        parts = all_gather_stacked(torch.cat([mean[None], covariance]))  # (processes, 1 + K, K)
+        mean = parts[:, 0].mean(0)
+        between = parts[:, 0] - mean
+        covariance = parts[:, 1:].mean(0) + between.T @ between / len(parts)
+    return mean, covariance
 
 
 def unit_variance(z: Tensor) -> Tensor:

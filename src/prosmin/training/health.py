@@ -77,7 +77,8 @@ def measure(observed: dict[str, Tensor], gather: Gather = lambda x, dim: x, *, w
     if "whitened" in observed:
         whitened = gather(observed["whitened"], 1)
         found["whitened_variance"] = whitened.flatten(0, 1).var(0).mean()
-        found["target_covariance"] = _covariance(gather(observed["target"], 1))
+        raw = observed.get("covariance")
+        found["target_covariance"] = _covariance(gather(observed["target"], 1)) if raw is None else raw
         if "scale" in observed:
             found["skill"] = climatology_skill(gather(observed["mean"], 1), scale, gather(observed["scored"], 1))
     return found
@@ -125,8 +126,7 @@ def verdict(rows: list[dict[str, float]], config: Config | None = None) -> str:
         case "singular":
             variance = f"variance {last['whitened_variance']:.2f} instead of 1"
             rank = f"target rank {last['target_rank']:.0f}" + (f" of {config.heads.dim}" if config else "")
-            advice = "lower heads.dim or optimizer.lr, or raise training.batch_size"
-            return f"singular: the whitened target has {variance}, {rank}; {advice}"
+            return f"singular: the whitened target has {variance}, {rank}; {_fuller(config)}"
         case "forgetting":
             return f"forgetting: {_kept(rows)}, less than {start_limit(config):.0%}; {_gentler(config)}"
     if not {"target_std", "feature_rank"} & last.keys():
@@ -232,6 +232,16 @@ def _gentler(config: Config | None) -> str:
     return ", or ".join(changes)
 
 
+def _fuller(config: Config | None) -> str:
+    """How to get a target with more directions, with the fields that are not set yet."""
+    changes = ["lower heads.dim or optimizer.lr", "raise training.batch_size"]
+    if config is not None and not config.target.normalise:
+        changes.insert(0, "turn on target.normalise")
+    if config is not None and config.heads.last != "whiten":
+        changes.insert(0, "set heads.last to whiten")
+    return ", or ".join(changes)
+
+
 def _advice(config: Config | None) -> str:
     """What to change, among the fields that the configuration has."""
     if config is None:
@@ -241,8 +251,9 @@ def _advice(config: Config | None) -> str:
         changes.append("raise loss.lam to 0.5")
     if getattr(heads, "batchnorm", True) is False:
         changes.append("turn on heads.batchnorm")
-    if getattr(heads, "last", "") == "none":
+    if getattr(heads, "last", "") in ("none", "whiten"):
         changes += ["set target.whitening to whiten"] if config.target.whitening != "whiten" else []
+        changes += ["turn on target.normalise"] if not config.target.normalise else []
     elif getattr(heads, "bottleneck_batchnorm", True) is False:
         changes.append("turn on heads.bottleneck_batchnorm")
     return ", or ".join([*changes, "lower optimizer.lr"])

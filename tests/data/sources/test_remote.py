@@ -92,6 +92,11 @@ class TestFolder:
         with pytest.raises(ProsminError, match=r"none\.zip.*does not exist"):
             open_source(f"folder:zip://::file://{tmp_path}/none.zip")
 
+    def test_a_url_of_an_archive_without_an_archive(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(UsageError, match="zip://NAME::ARCHIVE"):
+            open_source("folder:zip://a")
+
     def test_classes(self, store):
         put(store, "bucket/dog/deep/1.png", "bucket/cat/2.png", "bucket/cat/1.png")
         pictures = load_pictures("folder:memory://bucket/")

@@ -188,6 +188,10 @@ def connect(url: str) -> tuple[Any, str]:
         ) from None
     except FileNotFoundError:  # an archive in a chain of URLs
         raise
+    except IsADirectoryError as error:  # zip://NAME without an archive behind ::
+        raise UsageError(
+            f"{url} cannot be opened: {_reason(error)}. A URL of an archive is zip://NAME::ARCHIVE."
+        ) from None
     except Exception as error:  # a store that asks for credentials when it is opened
         raise ProsminError(f"{url} cannot be opened: {_reason(error)}. Check the credentials (docs/data.md).") from None
 

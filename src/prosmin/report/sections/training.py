@@ -36,7 +36,7 @@ MAIN = [
              "Falls to 0 if all outputs become the same point.", "zero"),
     Quantity("feature_rank", "Effective rank of the features", "directions",
              "About how many directions the features use.", "zero"),
-    Quantity("target_rank", "Effective rank of the targets before whitening", "directions",
+    Quantity("target_rank", "Effective rank of the target network's outputs", "directions",
              "A rank near 1 leaves whitening little to restore.", "zero"),
     Quantity("skill", "Skill of the forecasts", "skill", "0: no better than the average image. 1: perfect."),
     Quantity("scale_mean", "Predicted scale", "scale", "The learned uncertainty: mean and range within the batch.",
