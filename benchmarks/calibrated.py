@@ -29,7 +29,7 @@ from prosmin.encoder import Encoder, load
 from prosmin.encoder.detectors import fit_knn_distance
 from prosmin.encoder.neighbourhood import NEIGHBOURS, Neighbourhood
 from prosmin.encoder.space import fit_space
-from prosmin.evaluation.forecasts import make_forecasts
+from prosmin.evaluation.forecasts import make_forecasts, radius_forecasts
 from prosmin.evaluation.metrics.bootstrap import interval
 from prosmin.evaluation.metrics.coverage import judge_coverage
 from prosmin.evaluation.metrics.retrieval import r_auroc, right_neighbours
@@ -136,7 +136,8 @@ def judge(encoder: Encoder, data: Path) -> dict[str, Any]:
     sizes = torch.tensor(images.shape[2:]).expand(len(images), 2)
     keys = tuple(map(str, range(len(images))))
     pictures = Pictures(images=images, sizes=sizes, labels=labels, classes=(), keys=keys, spec="cifar10-test")
-    coverage, _ = judge_coverage(make_forecasts(encoder, pictures, seed=0), seed=0)
+    forecasts = make_forecasts(encoder, pictures, seed=0)
+    coverage, _ = judge_coverage(forecasts, seed=0, radius=radius_forecasts(encoder, forecasts))
     return {
         "recall_at_1": 100 * right.double().mean().item(),
         "coverage": coverage,

@@ -4,17 +4,47 @@ import pytest
 import torch
 
 from prosmin.calibrate import heads as fitting
-from prosmin.calibrate.heads import draw_pairs, fit_directions, fit_heads, judge, linear_heads, scale_factor, split
+from prosmin.calibrate.heads import (
+    Examples,
+    draw_pairs,
+    fit_directions,
+    fit_heads,
+    forecasts_of,
+    judge,
+    linear_heads,
+    scale_factor,
+    split,
+)
+from prosmin.config import ViewsConfig
+from prosmin.data.views import PARAMETERS, evaluation_parameters, typical_parameters
 from prosmin.encoder.calibrated import ForecastHeads
 from prosmin.errors import ProsminError
 from prosmin.evaluation.forecasts import Forecasts
+
+VIEWS = ViewsConfig()
+SOLARISE = PARAMETERS.index("solarise")
 
 
 def made_views(images: int, *, noise: float, seed: int, dim: int = 4, views: int = 4) -> torch.Tensor:
     """Each coordinate is the image's own value plus noise of each view, with variance 1 in total."""
     random = torch.Generator().manual_seed(seed)
     own = torch.randn(images, 1, dim, generator=random) * (1 - noise**2) ** 0.5
-    return own + noise * torch.randn(images, 1 + views, dim, generator=random)
+    return own + noise * torch.randn(images, 2 + views, dim, generator=random)
+
+
+def examples(x: torch.Tensor, solarised: torch.Tensor | None = None) -> Examples:
+    """With the parameters of views that differ in nothing else than whether they are solarised, (N, V)."""
+    sizes = torch.tensor([[32, 32]])
+    known = [make(sizes, VIEWS)[0] for make in (evaluation_parameters, typical_parameters)]
+    parameters = torch.stack([*known, *[known[1]] * (x.shape[1] - 2)]).repeat(len(x), 1, 1)
+    if solarised is not None:
+        parameters[:, 2:, SOLARISE] = solarised.float()
+    return Examples(x, parameters)
+
+
+def made(images: int, *, noise: float, seed: int, dim: int = 4) -> Examples:
+    """Images whose views are all alike."""
+    return examples(made_views(images, noise=noise, seed=seed, dim=dim))
 
 
 @pytest.fixture
@@ -27,90 +57,128 @@ def short(monkeypatch):
 class TestDirections:
     def test_views_of_correlated_features_have_covariance_identity(self):
         torch.manual_seed(0)
-        features = torch.randn(500, 3, 6) @ (torch.randn(6, 6) + 3 * torch.eye(6)) + 5
+        features = torch.randn(500, 4, 6) @ (torch.randn(6, 6) + 3 * torch.eye(6)) + 5
         found = fit_directions(lambda: features.split(100))
-        white = ((features[:, 1:].flatten(0, 1) - found.centre) @ found.axes).double()
+        white = ((features[:, 2:].flatten(0, 1) - found.centre) @ found.axes).double()
         assert white.mean(0).abs().max() < 1e-4
         covariance = white.T @ white / len(white)
         torch.testing.assert_close(covariance, torch.eye(6, dtype=torch.float64), atol=1e-4, rtol=0)
 
     def test_empty_directions_are_left_out(self):
-        features = torch.randn(100, 3, 6, generator=torch.Generator().manual_seed(0))
+        features = torch.randn(100, 4, 6, generator=torch.Generator().manual_seed(0))
         features[..., 3] = 2.0
         features[..., 5] *= 1e-3
         found = fit_directions(lambda: [features])
         assert found.axes.shape == (6, 4)
-        white = ((features[:, 1:].flatten(0, 1) - found.centre) @ found.axes).double()
+        white = ((features[:, 2:].flatten(0, 1) - found.centre) @ found.axes).double()
         torch.testing.assert_close(white.var(0, correction=0), torch.ones(4, dtype=torch.float64), atol=1e-4, rtol=0)
 
     def test_intervals_hold_also_beside_empty_directions(self, short):
         """With empty directions among the coordinates those of the others held 41 % instead of 90 %."""
-        features = torch.cat([made_views(1000, noise=0.6, seed=0), torch.full((1000, 5, 12), 3.0)], dim=-1)
+        features = torch.cat([made_views(1000, noise=0.6, seed=0), torch.full((1000, 6, 12), 3.0)], dim=-1)
         found = fit_directions(lambda: [features])
         x = (features - found.centre) @ found.axes
         assert x.shape[-1] == 4
-        fitted = fit_heads(x[:800], x[800:900], seed=0)
+        fitted = fit_heads(examples(x[:800]), examples(x[800:900]), views=VIEWS, seed=0)
         # 400 forecasts of 4 coordinates, about 4 times as many errors as images: a standard error of 1.5 %
-        assert judge(fitted.heads, x[900:])["coverage_90"] == pytest.approx(0.9, abs=0.045)
+        found = judge(fitted.heads, fitted.radius, examples(x[900:]))
+        assert found["random_coverage_90"] == pytest.approx(0.9, abs=0.045)
 
     def test_features_that_are_all_the_same_are_refused(self):
-        features = torch.full((100, 3, 6), 0.7) + 1e-8 * torch.randn(100, 3, 6)
+        features = torch.full((100, 4, 6), 0.7) + 1e-8 * torch.randn(100, 4, 6)
         with pytest.raises(ProsminError, match="same for all images"):
             fit_directions(lambda: [features])
 
     def test_few_images_give_few_directions(self):
-        features = torch.randn(40, 3, 64, generator=torch.Generator().manual_seed(0))
+        features = torch.randn(40, 4, 64, generator=torch.Generator().manual_seed(0))
         assert fit_directions(lambda: [features]).axes.shape == (64, 10)
 
 
 class TestHeads:
     def test_at_the_start_they_are_the_best_linear_forecast(self):
         """Of a Gaussian with correlation r between views: mean r x, variance 1 - r^2."""
-        x = made_views(20_000, noise=0.6, seed=0)
-        heads = linear_heads(x, seed=0)
+        found = made(20_000, noise=0.6, seed=0)
+        heads = linear_heads(found, views=VIEWS, seed=0)
         # the standard error of a correlation of 20,000 images is at most .007
         torch.testing.assert_close(heads.correlation, torch.full((4,), 0.64), atol=0.02, rtol=0)
-        mean, scale = heads(x[:3, 0])
-        torch.testing.assert_close(mean, heads.correlation * x[:3, 0])
+        x = found.x[:3, 0]
+        mean, scale = heads(x)
+        torch.testing.assert_close(mean, heads.correlation * x)
         torch.testing.assert_close(scale, (1 - heads.correlation**2).sqrt().expand(3, 4))
 
     def test_where_that_is_the_truth_the_intervals_hold_what_they_say(self, short):
-        x, other = made_views(2_000, noise=0.6, seed=0), made_views(2_000, noise=0.6, seed=1)
-        fitted = fit_heads(x, made_views(500, noise=0.6, seed=2), seed=0)
-        found = judge(fitted.heads, other)
+        train, choice, other = (made(n, noise=0.6, seed=seed) for seed, n in enumerate((2_000, 500, 2_000)))
+        fitted = fit_heads(train, choice, views=VIEWS, seed=0)
+        found = judge(fitted.heads, fitted.radius, other)
         # 32,000 coordinates, of which the four views of an image share their error: a standard error of about .004
-        for level in (50, 90, 95):
-            assert found[f"coverage_{level}"] == pytest.approx(level / 100, abs=0.02)
-            assert found[f"joint_coverage_{level}"] == pytest.approx(level / 100, abs=0.04)
+        # and of the typical view a quarter of that
+        for kind, tolerance in (("random_", 1), ("", 2)):
+            for level in (50, 90, 95):
+                expected = level / 100
+                assert found[f"{kind}coverage_{level}"] == pytest.approx(expected, abs=0.02 * tolerance)
+                for joint in (f"joint_coverage_{level}", f"joint_coverage_{level}_radius"):
+                    assert found[kind + joint] == pytest.approx(expected, abs=0.04 * tolerance)
         # the CRPS is proportional to the scale: 1 - sqrt(1 - .64^2)
         assert found["skill"] == pytest.approx(1 - (1 - 0.64**2) ** 0.5, abs=0.02)
 
     def test_they_learn_which_images_are_uncertain(self, short):
         """The first coordinate says how noisy the others are: the linear forecast cannot know."""
         random = torch.Generator().manual_seed(0)
-        x = torch.randn(3_000, 5, 4, generator=random)
+        x = torch.randn(3_000, 6, 4, generator=random)
         noisy = torch.rand(3_000, generator=random) < 0.5
         own = torch.randn(3_000, 1, 4, generator=random)
         x = torch.where(noisy[:, None, None], x, own + 0.1 * x)
-        x[..., 0] = torch.where(noisy, 1.0, -1.0)[:, None] + 0.05 * torch.randn(3_000, 5, generator=random)
-        fitted = fit_heads(x[:2_000], x[2_000:2_500], seed=0)
+        x[..., 0] = torch.where(noisy, 1.0, -1.0)[:, None] + 0.05 * torch.randn(3_000, 6, generator=random)
+        fitted = fit_heads(examples(x[:2_000]), examples(x[2_000:2_500]), views=VIEWS, seed=0)
         scale = fitted.heads(x[2_500:, 0])[1]
         test = noisy[2_500:]
         assert scale[test, 1:].mean() > 4 * scale[~test, 1:].mean()  # the truth is a factor of 10
-        skills = judge(fitted.heads, x[2_500:])["skill"], judge(fitted.linear, x[2_500:])["skill"]
-        assert skills[0] > skills[1] + 0.1
+        skills = (judge(heads, fitted.radius, examples(x[2_500:]))["skill"] for heads in (fitted.heads, fitted.linear))
+        assert next(skills) > next(skills) + 0.1
         assert fitted.step > 0
 
+    def test_they_learn_which_views_are_uncertain_and_say_nothing_of_it_about_the_typical_view(self, short):
+        """Solarised views are noisy. Forecasts that are told which views these are hold what they say for each kind.
+
+        Without they would only on average: the score is proper for the law given the condition.
+        """
+        random = torch.Generator().manual_seed(0)
+        noises = {False: 0.2, True: 0.9}
+        solarised = torch.rand(4_000, 4, generator=random) < 0.5
+        noise = torch.full((4_000, 6), noises[False])
+        noise[:, 2:][solarised] = noises[True]
+        own = torch.randn(4_000, 1, 4, generator=random)
+        x = own + noise[..., None] * torch.randn(4_000, 6, 4, generator=random)
+        some = examples(x, solarised)
+        fitted = fit_heads(some.of(torch.arange(3_000)), some.of(torch.arange(3_000, 3_500)), views=VIEWS, seed=0)
+        test = some.of(torch.arange(3_500, 4_000))
+        found = forecasts_of(fitted.heads, test)
+        inside = ((found.observed - found.mean) / found.scale).abs() < 1.645
+        places = torch.tensor([1, 2, 3, 4, 5, 1])  # which view each of them forecasts
+        noisy = test.parameters[:, places, SOLARISE].T == 1
+        for kind in noises:
+            # About 1,000 or more forecasts of 4 coordinates each: a standard error of .006, and the views' of an image
+            # are not independent.
+            assert inside[noisy == kind].float().mean().item() == pytest.approx(0.9, abs=0.04)
+        # Of a standard normal with noise .2 the variance that is left is .04 / 1.04, beside the target's own.
+        left = 0.04 / 1.04
+        typical = fitted.heads(test.x[:, 0])[1]
+        assert typical.mean().item() == pytest.approx((left + noises[False] ** 2) ** 0.5, rel=0.1)
+        image, view = noisy[1:].T.nonzero()[:, 0], places[1:][noisy[1:].T.nonzero()[:, 1]]
+        x, told, _ = test.pair(image, torch.zeros_like(view), view)
+        assert fitted.heads(x, told)[1].mean().item() == pytest.approx((left + noises[True] ** 2) ** 0.5, rel=0.1)
+
     def test_a_few_images_keep_the_linear_forecast(self, short):
-        x = made_views(20, noise=0.6, seed=0, dim=16)
-        fitted = fit_heads(x, made_views(200, noise=0.6, seed=1, dim=16), seed=0)
-        assert judge(fitted.heads, made_views(500, noise=0.6, seed=2, dim=16))["skill"] > 0.1
+        train, choice, test = (made(n, noise=0.6, seed=seed, dim=16) for seed, n in enumerate((20, 200, 500)))
+        fitted = fit_heads(train, choice, views=VIEWS, seed=0)
+        assert judge(fitted.heads, fitted.radius, test)["skill"] > 0.1
 
     def test_the_same_seed_gives_the_same_bits(self, short, monkeypatch):
         monkeypatch.setattr(fitting, "STEPS", 100)
-        x = made_views(100, noise=0.6, seed=0)
-        first, second = (fit_heads(x, x[:20], seed=3).heads.state_dict() for _ in range(2))
-        assert all(torch.equal(first[name], second[name]) for name in first)
+        train = made(100, noise=0.6, seed=0)
+        first, second = (fit_heads(train, train.of(torch.arange(20)), views=VIEWS, seed=3) for _ in range(2))
+        for one, other in ((first.heads, second.heads), (first.radius, second.radius)):
+            assert all(torch.equal(one.state_dict()[name], other.state_dict()[name]) for name in one.state_dict())
 
     def test_the_factor_makes_intervals_of_90_percent_hold_90_percent(self):
         observed = 2 * torch.randn(3, 400, 5, generator=torch.Generator().manual_seed(0))
@@ -118,7 +186,7 @@ class TestHeads:
         assert scale_factor(found) == pytest.approx(2.0, rel=0.03)  # 6,000 values: 1.5 % of standard error
 
     def test_heads_of_zeros_are_finite_for_any_correlation(self):
-        heads = ForecastHeads(dim=3, hidden=8)
+        heads = ForecastHeads(dim=3, hidden=8, views=VIEWS)
         heads.correlation.copy_(torch.tensor([0.0, 0.5, fitting.MOST_CORRELATION]))
         mean, scale = heads(torch.full((2, 3), 1e6))
         assert mean.isfinite().all()

@@ -1,19 +1,24 @@
 """Whitening of the features of views, and the heads that forecast one view's from another's.
 
-Shapes: (N, 1 + V, K): of N images the evaluation view, then V random views, in K whitened coordinates.
+Shapes: (N, 2 + V, K): of N images the evaluation view, the typical view, then V random views, in K whitened
+coordinates.
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from prosmin.config import ViewsConfig
 from prosmin.encoder.calibrated import ForecastHeads
 from prosmin.errors import ProsminError
 from prosmin.evaluation.forecasts import Forecasts
 from prosmin.evaluation.metrics.coverage import LEVELS, joint_pit, standardised
+from prosmin.models.condition import condition
+from prosmin.models.radius import RadiusForecast, log_radius, region_radius
 from prosmin.progress import Progress
 from prosmin.randomness import generator
 from prosmin.scoring import gaussian_crps
@@ -34,6 +39,26 @@ CONSTANT = 1e-10  # variance of the features, relative to their squared mean, th
 HELD_OUT, LEAST_HELD_OUT = 10, 20  # one image in so many, and at least so many images
 
 
+TYPICAL, RANDOM = 1, 2
+"""Places of the typical view and of the first random one; the evaluation view is the first."""
+
+
+class Examples(NamedTuple):
+    """Views of N images: x (N, 2 + V, K) in whitened coordinates, and their parameters (N, 2 + V, P)."""
+
+    x: Tensor
+    parameters: Tensor
+
+    def of(self, images: Tensor) -> "Examples":
+        """Some of the images."""
+        return Examples(self.x[images], self.parameters[images])
+
+    def pair(self, image: Tensor | slice, given: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of these images a view, the condition of another view's forecast, and that view."""
+        told = condition(self.parameters[image, given], self.parameters[image, target])
+        return self.x[image, given], told, self.x[image, target]
+
+
 class Directions(NamedTuple):
     """x -> (x - centre) @ axes."""
 
@@ -49,12 +74,12 @@ def fit_directions(parts: Callable[[], Iterable[Tensor]]) -> Directions:
     """
     images, count, total = 0, 0, torch.zeros(())
     for part in parts():
-        views = part[:, 1:].flatten(0, 1).double()
+        views = part[:, RANDOM:].flatten(0, 1).double()
         images, count, total = images + len(part), count + len(views), total + views.sum(0)
     centre = total / count
     moments = torch.zeros(len(centre), len(centre), dtype=torch.float64)
     for part in parts():
-        offset = part[:, 1:].flatten(0, 1).double() - centre
+        offset = part[:, RANDOM:].flatten(0, 1).double() - centre
         moments += offset.T @ offset / count
     variance, axes = torch.linalg.eigh(moments)
     typical = moments.diagonal().mean()
@@ -84,79 +109,139 @@ def split(count: int, *, seed: int) -> Split:
 
 
 class Fitted(NamedTuple):
-    """Trained heads, and the same before the MLP was trained."""
+    """Trained heads and the radius of their forecasts; the same heads before the MLP was trained."""
 
     heads: ForecastHeads
+    radius: RadiusForecast
     linear: ForecastHeads
     step: int  # of the heads that were kept
 
 
-def fit_heads(x: Tensor, chosen: Tensor, *, seed: int) -> Fitted:
-    """Minimise the CRPS of forecasts of one random view from any other view; `chosen` (M, 1 + V, K) choose the step."""
-    heads = linear_heads(x, seed=seed)
-    optimizer = torch.optim.AdamW(heads.parameters(), lr=RATE, weight_decay=DECAY)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS, pct_start=WARM_UP / STEPS)
+def fit_heads(train: Examples, chosen: Examples, *, views: ViewsConfig, seed: int) -> Fitted:
+    """Minimise the CRPS of forecasts of one view from any other view, then that of the radius of their errors.
+
+    `chosen` images choose the step of both and the factor of the scale.
+    """
+    heads = linear_heads(train, views=views, seed=seed)
+    linear = _scaled(copy.deepcopy(heads), chosen)
     draw = generator(seed, 0, "calibrate pairs")
-    best, kept, stored = _score(heads, chosen), 0, copy.deepcopy(heads.state_dict())
-    with Progress("heads: step", total=STEPS) as progress:
+
+    def batch() -> tuple[Tensor, Tensor, Tensor]:
+        given, target = draw_pairs(train.x.shape[1], draw)
+        return train.pair(torch.randint(len(train.x), (BATCH,), generator=draw), given, target)
+
+    def loss() -> Tensor:
+        x, told, observed = batch()
+        mean, scale = heads(x, told)
+        return gaussian_crps(mean, scale, observed, validate=False).mean()
+
+    step = _minimise(heads, loss, lambda: _score(heads, chosen), title="heads")
+    heads = _scaled(heads, chosen)
+    with _seeded(seed):
+        radius = RadiusForecast(train.x.shape[-1], unit=1.0)
+    forecasts = forecasts_of(heads, chosen)
+
+    def radius_loss() -> Tensor:
+        x, told, observed = batch()
+        mean, scale = heads(x, told)
+        return radius.score(mean[None], scale[None], observed[None]).mean()
+
+    def radius_score() -> float:
+        return float(_radius_scores(radius, forecasts).mean())
+
+    _minimise(radius, radius_loss, radius_score, title="radius")
+    return Fitted(heads, radius.eval().requires_grad_(False), linear, step)
+
+
+def _minimise(module: nn.Module, loss: Callable[[], Tensor], score: Callable[[], float], *, title: str) -> int:
+    """Train the module, and keep the weights with the lowest score; returns their step, 0 if the first are the best."""
+    optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=DECAY)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS, pct_start=WARM_UP / STEPS)
+    best, kept, stored = score(), 0, copy.deepcopy(module.state_dict())
+    with Progress(f"{title}: step", total=STEPS) as progress:
         for step in range(1, STEPS + 1):
-            given, target = draw_pairs(x.shape[1], draw)
-            image = torch.randint(len(x), (BATCH,), generator=draw)
-            mean, scale = heads(x[image, given])
-            loss = gaussian_crps(mean, scale, x[image, target], validate=False).mean()
             optimizer.zero_grad()
-            loss.backward()
+            loss().backward()
             optimizer.step()
             schedule.step()
             if step % CHECK == 0:
-                score = _score(heads, chosen)
-                progress.update(step, f"score {score:.4f}")
-                if score < best:
-                    best, kept, stored = score, step, copy.deepcopy(heads.state_dict())
+                found = score()
+                progress.update(step, f"score {found:.4f}")
+                if found < best:
+                    best, kept, stored = found, step, copy.deepcopy(module.state_dict())
                 elif step - kept >= PATIENCE:
                     break
-    heads.load_state_dict(stored)
-    return Fitted(_scaled(heads, chosen), _scaled(linear_heads(x, seed=seed), chosen), kept)
+    module.load_state_dict(stored)
+    return kept
 
 
-def linear_heads(x: Tensor, *, seed: int) -> ForecastHeads:
+def linear_heads(train: Examples, *, views: ViewsConfig, seed: int) -> ForecastHeads:
     """Heads with the correlation of two random views of an image, coordinate by coordinate, and an MLP of zeros."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        heads = ForecastHeads(dim=x.shape[-1], hidden=HIDDEN)
-    views = x[:, 1:].double()
-    pairs = views.shape[1] * (views.shape[1] - 1)
-    together = (views.sum(1).square() - views.square().sum(1)).mean(0) / pairs  # mean product of two views
-    correlation = together / views.square().mean((0, 1)).clamp_min(1e-30)
+    with _seeded(seed):
+        heads = ForecastHeads(dim=train.x.shape[-1], hidden=HIDDEN, views=views)
+    random = train.x[:, RANDOM:].double()
+    pairs = random.shape[1] * (random.shape[1] - 1)
+    together = (random.sum(1).square() - random.square().sum(1)).mean(0) / pairs  # mean product of two views
+    correlation = together / random.square().mean((0, 1)).clamp_min(1e-30)
     heads.correlation.copy_(correlation.clamp(0.0, MOST_CORRELATION))
     return heads
 
 
-def _score(heads: ForecastHeads, x: Tensor) -> float:
-    return float(gaussian_crps(*forecasts_of(heads, x), validate=False).mean())
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """For initial weights, which torch draws from its global state."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
-def _scaled(heads: ForecastHeads, x: Tensor) -> ForecastHeads:
-    """With the factor of the scale that these images suggest."""
-    heads.factor.fill_(scale_factor(forecasts_of(heads, x)))
+def _score(heads: ForecastHeads, examples: Examples) -> float:
+    return float(gaussian_crps(*forecasts_of(heads, examples), validate=False).mean())
+
+
+@torch.no_grad()
+def _radius_scores(radius: RadiusForecast, found: Forecasts) -> Tensor:
+    """CRPS of log R of each forecast: (V, N)."""
+    centre, spread = radius(found.mean, found.scale)
+    return gaussian_crps(centre[..., None], spread[..., None], log_radius(*found)[..., None], validate=False)
+
+
+def _scaled(heads: ForecastHeads, examples: Examples) -> ForecastHeads:
+    """With the factors of the scale that these images suggest."""
+    heads.factor.fill_(scale_factor(forecasts_of(heads, examples)))
+    heads.typical_factor.fill_(scale_factor(typical_forecasts(heads, examples)))
     return heads.eval().requires_grad_(False)
 
 
 def draw_pairs(views: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """For each image of a batch a view, which may be the evaluation view 0, and another random view: (BATCH,) each."""
+    """For each image of a batch any view, and another one that is not the evaluation view: (BATCH,) each."""
     given = torch.randint(views, (BATCH,), generator=random)
-    other = 1 + torch.randint(views - 1, (BATCH,), generator=random)  # any random view
-    further = 1 + torch.randint(views - 2, (BATCH,), generator=random)  # any but one
+    other = 1 + torch.randint(views - 1, (BATCH,), generator=random)  # any but the evaluation view
+    further = 1 + torch.randint(views - 2, (BATCH,), generator=random)  # and but one
     return given, torch.where(given == 0, other, further + (further >= given).long())
 
 
 @torch.no_grad()
-def forecasts_of(heads: ForecastHeads, x: Tensor) -> Forecasts:
-    """Each view forecasts the next random one: (N, 1 + V, K) -> (1 + V, N, K)."""
-    views = x.transpose(0, 1)
-    mean, scale = heads(views)
-    observed = torch.cat([views[1:2], views[1:].roll(-1, 0)])
-    return Forecasts(mean, scale, observed)
+def forecasts_of(heads: ForecastHeads, examples: Examples) -> Forecasts:
+    """Each view but the evaluation view forecasts the next, the evaluation view the typical one: (2 + V, N, K)."""
+    views = examples.x.shape[1]
+    return _joined(heads, examples, [(view, view % (views - 1) + 1) for view in range(views)])
+
+
+def _joined(heads: ForecastHeads, examples: Examples, pairs: list[tuple[int, int]]) -> Forecasts:
+    """Forecasts of these pairs of views, (pairs, N, K)."""
+    parts = []
+    for given, target in pairs:
+        x, told, observed = examples.pair(slice(None), torch.tensor(given), torch.tensor(target))
+        parts.append((*heads(x, told), observed))
+    return Forecasts(*(torch.stack(part) for part in zip(*parts, strict=True)))
+
+
+@torch.no_grad()
+def typical_forecasts(heads: ForecastHeads, examples: Examples) -> Forecasts:
+    """Those that users get, of the typical view from the evaluation view: (1, N, K)."""
+    mean, scale = heads(examples.x[:, 0])
+    return Forecasts(mean[None], scale[None], examples.x[None, :, TYPICAL])
 
 
 def scale_factor(found: Forecasts) -> float:
@@ -165,16 +250,39 @@ def scale_factor(found: Forecasts) -> float:
     return float(sizes[int(LEVEL * (len(sizes) - 1))] / torch.special.ndtri(torch.tensor((1 + LEVEL) / 2)))
 
 
-def judge(heads: ForecastHeads, x: Tensor) -> dict[str, float]:
-    """Coverage and skill of the forecasts that the evaluation view of these images gives of their random views."""
-    with torch.no_grad():
-        mean, scale = heads(x[:, 0])
-    observed = x[:, 1:].transpose(0, 1)
-    found = Forecasts(mean.expand_as(observed), scale.expand_as(observed), observed)
-    errors = standardised(found)
+@torch.no_grad()
+def judge(heads: ForecastHeads, radius: RadiusForecast, examples: Examples) -> dict[str, float]:
+    """Coverage of the forecasts that the evaluation view of these images gives: of the typical view, which users get.
+
+    `random_...`: of the random views, which the skill is of too.
+    """
+    of_typical = typical_forecasts(heads, examples)
+    of_random = _joined(heads, examples, [(0, view) for view in range(RANDOM, examples.x.shape[1])])
+    figures = _coverage(of_typical, radius)
+    return (
+        figures
+        | {f"random_{name}": x for name, x in _coverage(of_random, radius).items()}
+        | {"skill": skill(of_random)}
+    )
+
+
+def _coverage(found: Forecasts, radius: RadiusForecast) -> dict[str, float]:
+    errors, size = standardised(found), log_radius(*found).exp()
+    centre, spread = radius(found.mean, found.scale)
     inside, joint = torch.special.erf(errors.abs() / 2**0.5), joint_pit(errors)
-    figures = {f"coverage_{100 * level:.0f}": (inside <= level).double().mean().item() for level in LEVELS}
-    figures |= {f"joint_coverage_{100 * level:.0f}": (joint <= level).double().mean().item() for level in LEVELS}
-    blind = gaussian_crps(torch.zeros_like(observed), torch.ones_like(observed), observed, validate=False).mean()
-    figures["skill"] = float(1 - gaussian_crps(*found, validate=False).mean() / blind)
+    figures: dict[str, float] = {}
+    for level in LEVELS:
+        shares = {
+            "coverage_{}": inside <= level,
+            "joint_coverage_{}": joint <= level,
+            "joint_coverage_{}_radius": size <= region_radius(centre, spread, level),
+        }
+        figures |= {name.format(f"{100 * level:.0f}"): x.double().mean().item() for name, x in shares.items()}
     return figures
+
+
+def skill(found: Forecasts) -> float:
+    """Share of the CRPS of the climatological forecast N(0, 1) that these forecasts save."""
+    observed = found.observed
+    blind = gaussian_crps(torch.zeros_like(observed), torch.ones_like(observed), observed, validate=False).mean()
+    return float(1 - gaussian_crps(*found, validate=False).mean() / blind)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from prosmin import __version__
 from prosmin import config as configs
-from prosmin.calibrate.heads import HIDDEN, Directions, Fitted, fit_directions, fit_heads, judge, split
+from prosmin.calibrate.heads import HIDDEN, Directions, Examples, Fitted, fit_directions, fit_heads, judge, split
 from prosmin.calibrate.views import NAME, check_network, read_views, write_views
+from prosmin.config import ViewsConfig
 from prosmin.config.methods import method_title
 from prosmin.data.image_sets import check_not_empty
 from prosmin.data.sources import files_mark, open_source
@@ -25,7 +26,7 @@ from prosmin.embed.parts import PART, Parts, Process, open_folder, refuse_other
 from prosmin.embed.request import names_digest
 from prosmin.encoder import PRECISIONS, Encoder, load
 from prosmin.encoder.background import SAMPLE, make_background, write_background
-from prosmin.encoder.calibrated import CALIBRATION, Calibrated
+from prosmin.encoder.calibrated import CALIBRATION, calibrated_network
 from prosmin.encoder.file import CARD, WEIGHTS, read_card, write_encoder
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import check_writable, staged
@@ -91,11 +92,12 @@ def calibrate(run: Path | str, request: Request, *, command: str = "") -> dict[s
             parts, encoder, source, views=request.views, seed=request.seed, batch=request.batch, max_bad=max_bad
         )
         report_left_out(request.data, source.lines())
-        directions, fitted, figures, sample = _fit(parts, request)
+        directions, fitted, figures, sample = _fit(parts, encoder.config.views, request)
         calibration = settings | {
             "features": len(directions.centre),
             "dim": directions.axes.shape[1],
             "hidden": HIDDEN,
+            "condition": True,  # an early version had none
             "step": fitted.step,
             "held_out": figures,
             "prosmin": __version__,
@@ -154,9 +156,9 @@ def choose(count: int, request: Request) -> Tensor:
     return order[: request.images].sort().values
 
 
-def _fit(parts: Parts, request: Request) -> tuple[Directions, Fitted, dict[str, Any], Tensor]:
+def _fit(parts: Parts, views: ViewsConfig, request: Request) -> tuple[Directions, Fitted, dict[str, Any], Tensor]:
     """Whitening, heads, their figures on held-out images, and features of some evaluation views."""
-    count = sum(len(part) for part in read_views(parts))
+    count = sum(len(part.features) for part in read_views(parts))
     if count < LEAST:
         raise ProsminError(f"{request.data} has {count} readable images; allowed: {LEAST} or more.")
     each = split(count, seed=request.seed)
@@ -165,15 +167,17 @@ def _fit(parts: Parts, request: Request) -> tuple[Directions, Fitted, dict[str, 
     def train_parts() -> Iterator[Tensor]:
         first = 0
         for part in read_views(parts):
-            yield part[is_train[first : first + len(part)]]
-            first += len(part)
+            yield part.features[is_train[first : first + len(part.features)]]
+            first += len(part.features)
 
     directions = fit_directions(train_parts)
-    x = torch.cat([(part - directions.centre) @ directions.axes for part in read_views(parts)])
-    fitted = fit_heads(x[each.train], x[each.choice], seed=request.seed)
-    figures = {"images": len(each.report), **judge(fitted.heads, x[each.report])}
-    figures["linear_skill"] = judge(fitted.linear, x[each.report])["skill"]
-    evaluation = torch.cat([part[:, 0] for part in read_views(parts)])
+    white = [((part.features - directions.centre) @ directions.axes, part.parameters) for part in read_views(parts)]
+    examples = Examples(*(torch.cat(each) for each in zip(*white, strict=True)))
+    fitted = fit_heads(examples.of(each.train), examples.of(each.choice), views=views, seed=request.seed)
+    report = examples.of(each.report)
+    figures = {"images": len(each.report), **judge(fitted.heads, fitted.radius, report)}
+    figures["linear_skill"] = judge(fitted.linear, fitted.radius, report)["skill"]
+    evaluation = torch.cat([part.features[:, 0] for part in read_views(parts)])
     some = torch.linspace(0, count - 1, min(SAMPLE, count)).round().long()
     return directions, fitted, figures, evaluation[some]
 
@@ -183,9 +187,11 @@ def _write(
 ) -> None:
     """The encoder's folder, with the sample as its background; all files at once."""
     backbone = encoder.method.get_submodule("online.backbone").cpu()
-    network = Calibrated(backbone, **{name: calibration[name] for name in ("features", "dim", "hidden")})
+    network = calibrated_network(backbone, calibration, encoder.config.views)
+    assert network.radius is not None
     network.centre, network.axes = directions.centre, directions.axes
     network.predictor.load_state_dict(fitted.heads.state_dict())
+    network.radius.load_state_dict(fitted.radius.state_dict())
     with staged(out, folder=out) as part:
         card = write_encoder(part, network.eval(), card_of(encoder, calibration), replace=True)
         made = load(part, device=encoder.device)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from prosmin.data.stream import Batch
 from prosmin.data.unreadable import CheckedSource
+from prosmin.data.views import PARAMETERS, evaluation_parameters, typical_parameters
 from prosmin.embed.parts import PART, Parts, Process
 from prosmin.embed.stream import BATCH, fill, recorded
 from prosmin.encoder import Encoder
@@ -36,24 +38,28 @@ def check_network(encoder: Encoder) -> None:
 
 @torch.inference_mode()
 def view_features(encoder: Encoder, batch: Batch, *, views: int, seed: int) -> Tensor:
-    """Features of the evaluation view, then of random global views: (n, 1 + views, D)."""
-    backbone = encoder.method.get_submodule("online.backbone")
-    every = (encoder._evaluation_view(batch), *encoder._random_views(batch, count=views, seed=seed))
+    """The evaluation view, the typical view and random global views: (n, 2 + views, D + P), features and parameters."""
+    backbone, config = encoder.method.get_submodule("online.backbone"), encoder.config.views
+    random, parameters = zip(*encoder._random_views(batch, count=views, seed=seed), strict=True)
+    every = (encoder._evaluation_view(batch), encoder._typical_view(batch), *random)
+    known = (evaluation_parameters(batch.sizes, config), typical_parameters(batch.sizes, config), *parameters)
     with encoder._arithmetic():
-        return torch.stack([encode(backbone, view).float() for view in every], dim=1)
+        features = torch.stack([encode(backbone, view).float() for view in every], dim=1)
+    return torch.cat([features, torch.stack(known, dim=1).float()], dim=-1)
 
 
 def write_views(
     parts: Parts, encoder: Encoder, source: CheckedSource, *, views: int, seed: int, batch: int | None, max_bad: float
 ) -> None:
-    """Write the missing parts: features (n, 1 + views, D) and numbers (n,) of the readable images."""
+    """Write the missing parts: features (n, 2 + views, D), parameters and numbers (n,) of the readable images."""
     on_gpu = encoder.device.type == "cuda"
     size = batch or min(encoder.batch_size, BATCH if on_gpu else PART, PART)
     make = recorded(partial(view_features, encoder, views=views, seed=seed), encoder, size=size)
 
     def write(path: Path, chosen: Tensor, made: list[Tensor]) -> None:
         good = source.readable(chosen)
-        features, numbers = torch.cat([some.cpu() for some in made])[good], chosen[good]
+        features, parameters = torch.cat([some.cpu() for some in made])[good].tensor_split([-len(PARAMETERS)], dim=-1)
+        numbers = chosen[good]
         finite = features.isfinite().flatten(1).all(1)
         if not bool(finite.all()):
             first = source.key(int(numbers[~finite][0]))
@@ -62,7 +68,8 @@ def write_views(
                 "--precision is 32-true."
             )
         with writing(path) as part:
-            save_file({"features": features.contiguous(), "numbers": numbers.contiguous()}, part)
+            found = {"features": features, "parameters": parameters, "numbers": numbers}
+            save_file({name: x.contiguous() for name, x in found.items()}, part)
 
     fill(
         parts,
@@ -77,11 +84,19 @@ def write_views(
     )
 
 
-def read_views(parts: Parts) -> Iterator[Tensor]:
-    """The features of each part, (n, 1 + views, D), mapped into memory: the disk is read where they are used."""
+class ViewPart(NamedTuple):
+    """One part: features (n, 2 + V, D), parameters of the views (n, 2 + V, P)."""
+
+    features: Tensor
+    parameters: Tensor
+
+
+def read_views(parts: Parts) -> Iterator[ViewPart]:
+    """Each part, mapped into memory: the disk is read where it is used."""
     for i in range(len(parts)):
         path = parts.path(i)
         try:
-            yield load_file(path)["features"]
+            found = load_file(path)
+            yield ViewPart(found["features"], found["parameters"])
         except (OSError, SafetensorError, KeyError) as error:
             raise ProsminError(f"{path} cannot be read: {error}. Remove it, and give the same command again.") from None

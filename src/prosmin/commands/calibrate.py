@@ -44,10 +44,12 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
     )
     calibration = calibrate(options.encoder, request, command=options.line)
     found = calibration["held_out"]
+    shares = {name: f"{100 * value:.1f}" for name, value in found.items()}
     print(
-        f"on {found['images']} held-out images 50, 90 and 95 % intervals hold {100 * found['coverage_50']:.1f}, "
-        f"{100 * found['coverage_90']:.1f} and {100 * found['coverage_95']:.1f} % of the coordinates; the skill is "
-        f"{100 * found['skill']:.1f} %, where 0 is a forecast that does not see the image"
+        f"on {found['images']} held-out images 50, 90 and 95 % intervals hold {shares['coverage_50']}, "
+        f"{shares['coverage_90']} and {shares['coverage_95']} % of the coordinates, and joint regions of 90 % hold "
+        f"{shares['joint_coverage_90_radius']} % of the images; the skill is {shares['skill']} %, where 0 is a "
+        "forecast that does not see the image"
     )
     if calibration["step"] == 0:
         print("the images were too few to learn which of them are uncertain: the forecast's scale is the same for all")

@@ -5,9 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prosmin.config import ProsminHeads
+from prosmin.config import ProsminHeads, ViewsConfig
 from prosmin.methods.output import Embedding
+from prosmin.models.condition import CONDITION, typical_condition
 from prosmin.models.heads import GaussianPredictor
+from prosmin.models.radius import RadiusForecast
 from prosmin.models.vit import encode
 
 CALIBRATION = "calibration"
@@ -15,30 +17,43 @@ CALIBRATION = "calibration"
 
 
 class ForecastHeads(nn.Module):
-    """mean = r x + f(x), scale = factor sqrt(1 - r^2) g(x) for whitened coordinates x, with an MLP for f and g.
+    """mean = r x + f(x, c), scale = factor sqrt(1 - r^2) g(x, c) for whitened coordinates x, with an MLP for f and g.
 
-    r, one number per coordinate, is the correlation between two views of an image. The MLP starts at f = 0, g = 1: the
+    c is the condition: what is known of the given view and of the one that is forecast (prosmin.models.condition). r,
+    one number per coordinate, is the correlation between two views of an image. The MLP starts at f = 0, g = 1: the
     best forecast of each coordinate from itself alone, which few images suffice for.
     """
 
     correlation: Tensor
     factor: Tensor
+    typical_factor: Tensor
+    typical: Tensor | None
 
-    def __init__(self, *, dim: int, hidden: int) -> None:
+    def __init__(self, *, dim: int, hidden: int, views: ViewsConfig | None) -> None:
+        """Without `views` there is no condition, as in encoders that were calibrated by an early version."""
         super().__init__()
+        self.register_buffer("typical", None if views is None else typical_condition(views), persistent=False)
         self.register_buffer("correlation", torch.zeros(dim))
         self.register_buffer("factor", torch.ones(()))  # set by held-out images
+        if views is not None:
+            self.register_buffer(
+                "typical_factor", torch.ones(())
+            )  # where the evaluation view forecasts the typical one
         # Without BatchNorm, which made it no better, and training 15 times slower.
-        self.mlp = GaussianPredictor(ProsminHeads(dim=dim, predictor_hidden=hidden, initial_scale=1.0, batchnorm=False))
+        heads = ProsminHeads(dim=dim, predictor_hidden=hidden, initial_scale=1.0, batchnorm=False)
+        self.mlp = GaussianPredictor(heads, condition=0 if views is None else CONDITION)
         assert self.mlp.log_variance is not None
         nn.init.zeros_(self.mlp.mean.weight)
         nn.init.zeros_(self.mlp.log_variance.weight)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(..., K) -> mean (..., K), scale (..., K)."""
-        mean, scale = self.mlp(x)
+    def forward(self, x: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(..., K), (..., C) -> mean (..., K), scale (..., K); without a condition, of the typical view."""
+        factor = self.factor
+        if self.typical is not None and condition is None:
+            condition, factor = self.typical.expand(*x.shape[:-1], -1), self.typical_factor
+        mean, scale = self.mlp(x, condition)
         rest = (1 - self.correlation.square()).sqrt()
-        return self.correlation * x + mean, self.factor * rest * scale
+        return self.correlation * x + mean, factor * rest * scale
 
 
 class Calibrated(nn.Module):
@@ -51,18 +66,24 @@ class Calibrated(nn.Module):
     centre: Tensor
     axes: Tensor
 
-    def __init__(self, backbone: nn.Module, *, features: int, dim: int, hidden: int) -> None:
+    def __init__(self, backbone: nn.Module, *, features: int, dim: int, hidden: int, views: ViewsConfig | None) -> None:
         super().__init__()
         self.online = nn.ModuleDict({"backbone": backbone})
         self.register_buffer("centre", torch.zeros(features))
         self.register_buffer("axes", torch.eye(features, dim))
-        self.predictor = ForecastHeads(dim=dim, hidden=hidden)
+        self.predictor = ForecastHeads(dim=dim, hidden=hidden, views=views)
+        self.radius = None if views is None else RadiusForecast(dim, unit=1.0)
 
-    def encode(self, x: Tensor) -> Embedding:
-        """Evaluation views, (N, 3, h, h)."""
+    @property
+    def is_conditional(self) -> bool:
+        """Whether forecasts depend on which view is forecast."""
+        return self.predictor.typical is not None
+
+    def encode(self, x: Tensor, condition: Tensor | None = None) -> Embedding:
+        """Views (N, 3, h, h), (N, C); without a condition evaluation views, which forecast the typical view."""
         features = encode(self.online["backbone"], x)
         with torch.autocast(x.device.type, enabled=False):  # the heads take no time, and whitening enlarges rounding
-            mean, scale = self.predictor(self.whiten(features))
+            mean, scale = self.predictor(self.whiten(features), condition)
         return Embedding(features, mean, scale)
 
     def observe(self, x: Tensor) -> Tensor:
@@ -76,7 +97,7 @@ class Calibrated(nn.Module):
         return (features.float() - self.centre) @ self.axes
 
 
-def calibrated_network(backbone: nn.Module, calibration: dict[str, Any]) -> Calibrated:
+def calibrated_network(backbone: nn.Module, calibration: dict[str, Any], views: ViewsConfig) -> Calibrated:
     """The network of a card, with random heads."""
     sizes = {name: int(calibration[name]) for name in ("features", "dim", "hidden")}
-    return Calibrated(backbone, **sizes)
+    return Calibrated(backbone, **sizes, views=views if calibration.get("condition") else None)

@@ -19,7 +19,7 @@ from prosmin.data.image_sets import Pictures
 from prosmin.data.inputs import Images, open_images
 from prosmin.data.sources import Source
 from prosmin.data.stream import Batch, picture_batches
-from prosmin.data.views import evaluation_view, make_views
+from prosmin.data.views import draws_of_step, evaluation_view, render, typical_parameters, typical_view, view_parameters
 from prosmin.encoder.background import Background, make_background, write_background
 from prosmin.encoder.calibrated import Calibrated
 from prosmin.encoder.detectors import KnnDistance
@@ -31,6 +31,7 @@ from prosmin.encoder.stored import Match, open_stored
 from prosmin.errors import ProsminError
 from prosmin.methods import build_method
 from prosmin.methods.output import Embedding
+from prosmin.models.condition import condition
 from prosmin.models.radius import region_radius
 from prosmin.models.vit import encode, has_patches, patch_tokens
 from prosmin.scoring import unexplained
@@ -170,10 +171,15 @@ class Encoder:
         if not isinstance(count, int) or count < 1:
             raise ProsminError(f"The count of views is {count!r}; allowed: an integer, 1 or more.")
         rows = [
-            [_received(self._encode(view)) for view in self._random_views(batch, count=count, seed=seed)]
+            [_received(embedding) for embedding in self._encode_random_views(batch, count=count, seed=seed)]
             for batch in self._batches(open_images(images))
         ]
         return [_joined([row[number] for row in rows]) for number in range(count)]
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether its forecasts depend on which view is forecast."""
+        return getattr(self.method, "is_conditional", False)
 
     @property
     def background(self) -> Background:
@@ -260,7 +266,8 @@ class Encoder:
         radius = getattr(self.method, "radius", None)
         if radius is None:
             raise ProsminError(
-                "joint_radius needs an encoder that was trained with heads.radius true, which this one was not. "
+                "joint_radius needs an encoder of `prosmin calibrate`, or one that was trained with heads.radius true, "
+                "which this one was not. "
                 "mean and scale of encoder(images) give an interval for each coordinate."
             )
         if not isinstance(level, float) or not 0.0 < level < 1.0:
@@ -366,16 +373,33 @@ class Encoder:
     def _evaluation_view(self, batch: Batch) -> Tensor:
         return evaluation_view(batch.images, batch.sizes, self.config.views)
 
-    def _random_views(self, batch: Batch, *, count: int, seed: int) -> Iterator[Tensor]:
-        """Global views (n, 3, h, h), one after the other; they are drawn in pairs."""
+    def _typical_view(self, batch: Batch) -> Tensor:
+        return typical_view(batch.images, batch.sizes, self.config.views)
+
+    def _random_views(self, batch: Batch, *, count: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Global views (n, 3, h, h) and their parameters (n, P), one after the other; they are drawn in pairs."""
         config = dataclasses.replace(self.config.views, local=0)
         positions = batch.index.to(self.device, non_blocking=True)  # a plain copy would wait for all work in the queue
         for first in range(0, count, 2):
-            pair = make_views(batch.images, batch.sizes, config, seed=seed, step=first // 2, positions=positions)
-            yield from itertools.islice(pair.global_views, count - first)
+            draws = draws_of_step(config, seed=seed, step=first // 2, positions=positions)
+            pair = render(batch.images, batch.sizes, config, draws)
+            parameters = view_parameters(batch.sizes, config, draws)
+            yield from itertools.islice(zip(pair.global_views, parameters, strict=True), count - first)
 
-    def _encode(self, x: Tensor) -> Embedding:
+    def _encode_random_views(self, batch: Batch, *, count: int, seed: int) -> Iterator[Embedding]:
+        """What each of them forecasts of the typical view."""
+        typical = typical_parameters(batch.sizes, self.config.views)
+        for view, parameters in self._random_views(batch, count=count, seed=seed):
+            yield self._encode(view, given=parameters, target=typical)
+
+    def _encode(self, x: Tensor, *, given: Tensor | None = None, target: Tensor | None = None) -> Embedding:
+        """Views (n, 3, h, h) with parameters `given` (n, P), and the parameters of those that they forecast.
+
+        By default evaluation views, which forecast the typical view. Most methods forecast all views alike.
+        """
         with self._arithmetic():
+            if given is not None and target is not None and self.is_conditional:
+                return self.method.encode(x, condition(given, target))  # type: ignore[operator]
             return self.method.encode(x)  # type: ignore[operator]
 
     def _observe(self, x: Tensor) -> Tensor:
@@ -388,7 +412,7 @@ class Encoder:
         return Summary(embedding.features.float(), log_scale, None)
 
     def _view_variance(self, batch: Batch, *, count: int, seed: int) -> Tensor:
-        means = [self._encode(view).mean.float() for view in self._random_views(batch, count=count, seed=seed)]
+        means = [found.mean.float() for found in self._encode_random_views(batch, count=count, seed=seed)]
         return torch.stack(means).var(0).mean(1)  # (V, n, K) -> (n,)
 
     def _arithmetic(self) -> torch.autocast:

@@ -88,11 +88,7 @@ def _networks(card: dict[str, Any]) -> tuple[Config, Callable[[], nn.Module]]:
         return config, build
     calibration = card[CALIBRATION]  # its images take the place of the training images
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, spec=calibration["data"]))
-    return config, partial(_calibrated, build, calibration)
-
-
-def _calibrated(build: Callable[[], nn.Module], calibration: dict[str, Any]) -> nn.Module:
-    return calibrated_network(build().get_submodule("online.backbone"), calibration)
+    return config, lambda: calibrated_network(build().get_submodule("online.backbone"), calibration, config.views)
 
 
 def _original_networks(card: dict[str, Any]) -> tuple[Config, Callable[[], nn.Module]]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from prosmin.data.image_sets import Pictures, PictureSet
 from prosmin.data.stream import Batch
-from prosmin.data.views import make_views
+from prosmin.data.views import draws_of_step, render, view_parameters
 from prosmin.encoder import UNCERTAINTY_VIEWS, Encoder
 from prosmin.encoder.detectors import SCORES, SURPRISES
 from prosmin.evaluation.batches import set_batches
@@ -38,17 +38,18 @@ def make_forecasts(encoder: Encoder, pictures: Pictures, *, seed: int) -> Foreca
 
     The two views may have different probabilities of blur and solarisation, so both directions are measured.
     """
-    method, device = encoder.method, encoder.device
-    assert isinstance(method, Observes)
+    device = encoder.device
     config = dataclasses.replace(encoder.config.views, local=0)
     means, scales, observed = [], [], []
     for places in torch.arange(len(pictures)).split(_BATCH):
         images, sizes = pictures.images[places].to(device), pictures.sizes[places].to(device)
-        views = make_views(images, sizes, config, seed=seed, step=0, positions=places.to(device)).global_views
-        forecast = method.encode(views.flatten(0, 1))  # type: ignore[operator]
+        draws = draws_of_step(config, seed=seed, step=0, positions=places.to(device))
+        views = render(images, sizes, config, draws).global_views.flatten(0, 1)
+        given = view_parameters(sizes, config, draws)
+        forecast = encoder._encode(views, given=given.flatten(0, 1), target=given.flip(0).flatten(0, 1))
+        assert forecast.scale is not None
         mean, scale, seen = (
-            x.unflatten(0, (2, -1)).float()
-            for x in (forecast.mean, forecast.scale, method.observe(views.flatten(0, 1)))
+            x.unflatten(0, (2, -1)).float() for x in (forecast.mean, forecast.scale, encoder._observe(views))
         )
         means.append(mean)
         scales.append(scale)
@@ -72,7 +73,8 @@ def view_scores(
 ) -> dict[str, Tensor]:
     """The variance of the mean between random global views; with a scale SCORES; with a target network SURPRISES: (N,).
 
-    The views are drawn by an image's position and the seed, as in Encoder.views.
+    The views are drawn by an image's position and the seed, as in Encoder.views. The target network sees another of
+    them, or the typical view if that is what the forecasts are of.
     """
     parts = [_scores(encoder, batch, seed=seed, count=count) for batch in set_batches(pictures, encoder, title="views")]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -80,8 +82,7 @@ def view_scores(
 
 def _scores(encoder: Encoder, batch: Batch, *, seed: int, count: int) -> dict[str, Tensor]:
     # The same views and arithmetic as in Encoder.views, so that the scores are of the forecasts that users get.
-    views = list(encoder._random_views(batch, count=count, seed=seed))
-    embeddings = [encoder._encode(view) for view in views]
+    embeddings = list(encoder._encode_random_views(batch, count=count, seed=seed))
     mean = torch.stack([embedding.mean.float() for embedding in embeddings])  # (V, n, K)
     scales = [embedding.scale.float() for embedding in embeddings if embedding.scale is not None]
     scores = {BETWEEN_VIEWS: mean.var(0).mean(1)}
@@ -89,6 +90,10 @@ def _scores(encoder: Encoder, batch: Batch, *, seed: int, count: int) -> dict[st
         scale = torch.stack(scales)
         scores |= {name: measure(mean, scale) for name, measure in SCORES.items()}
         if isinstance(encoder.method, Observes) and bool((scale > 0).any()):
-            seen = torch.stack([encoder._observe(view).float() for view in views])
+            if encoder.is_conditional:
+                seen = encoder._observe(encoder._typical_view(batch)).float().expand_as(mean)
+            else:
+                views = encoder._random_views(batch, count=count, seed=seed)
+                seen = torch.stack([encoder._observe(view).float() for view, _ in views])
             scores |= {name: surprise(mean, scale, seen) for name, surprise in SURPRISES.items()}
     return {name: values.cpu() for name, values in scores.items()}

@@ -108,10 +108,12 @@ class GaussianPredictor(nn.Module):
     rate of 0.001; the forecast would overshoot its target in every step, and the target's variance would collapse.
     """
 
-    def __init__(self, heads: ProsminHeads) -> None:
+    def __init__(self, heads: ProsminHeads, *, condition: int = 0) -> None:
+        """`condition`: further inputs, which are not in the target's units."""
         super().__init__()
         dim, hidden = heads.dim, heads.predictor_hidden
-        self.body = mlp([dim, hidden, hidden], batchnorm=heads.batchnorm) if heads.predictor else nn.Identity()
+        inputs = dim + condition
+        self.body = mlp([inputs, hidden, hidden], batchnorm=heads.batchnorm) if heads.predictor else nn.Identity()
         width = hidden if heads.predictor else dim
         # A buffer, so that checkpoints have it: older weights without a unit have the same shapes but another meaning.
         self.unit: Tensor
@@ -126,9 +128,10 @@ class GaussianPredictor(nn.Module):
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
 
-    def forward(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, K) -> mean (N, K), scale (N, K); the deterministic twin's scale is 0."""
-        h = self.body(t / self.unit)
+    def forward(self, t: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(N, K), (N, C) -> mean (N, K), scale (N, K); the deterministic twin's scale is 0."""
+        t = t / self.unit
+        h = self.body(t if condition is None else torch.cat([t, condition.to(t)], dim=-1))
         mean = self.unit * self.mean(h)
         if self.log_variance is None:
             return mean, torch.zeros_like(mean)

@@ -20,7 +20,8 @@ GREY = (0.2989, 0.587, 0.114)
 """Luma of red, green and blue, to the digits torchvision uses."""
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
-OPERATIONS = 4
+NAMES = ("brightness", "contrast", "saturation", "hue")
+OPERATIONS = len(NAMES)
 
 
 def _spread(strength: Tensor) -> Tensor:
