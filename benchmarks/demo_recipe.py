@@ -1,7 +1,8 @@
 """Which settings make the scoring rule alone as good as identification in the recipe `demo`? On a CPU.
 
     python benchmarks/demo_recipe.py --stage choose --out benchmarks/results/demo-recipe-cpu.jsonl
-    python benchmarks/demo_recipe.py --stage judge --variants before,k128 --out benchmarks/results/demo-recipe-cpu.jsonl
+    python benchmarks/demo_recipe.py --stage judge --out benchmarks/results/demo-recipe-cpu.jsonl \\
+        --variants before,recipe
 
 Both stages measure kNN (k 20) of a held-out tenth of train, whole blocks of the photographs. `choose` has seed 10 and
 never reads test images; `judge` has seeds 0 to 2 and measures kNN and the linear probe of the test blocks too, for the
@@ -37,8 +38,9 @@ BEFORE = {
     "target.whitening": "centre",
     "target.normalise": "false",
     "optimizer.lr": "2e-3",
+    "heads.radius": "false",
 }
-"""The recipe as it is, with identification."""
+"""The recipe as it was, with identification."""
 
 ALONE = {
     "loss.identification": "0",
@@ -50,6 +52,7 @@ ALONE = {
     "target.whitening": "whiten",
     "target.normalise": "true",
     "optimizer.lr": "2e-3",
+    "heads.radius": "false",
 }
 """The scoring rule alone with whitened heads, as it learns best on CIFAR-10 (LOG.md), with K for a smaller batch."""
 
@@ -58,8 +61,8 @@ VARIANTS: dict[str, dict[str, str]] = {
     "alone": ALONE,
     "k128": ALONE | {"heads.dim": "128"},
     "m90": ALONE | {"target.momentum": "0.9"},
+    "recipe": {},  # k128 with heads.radius
 }
-CHOSEN = VARIANTS["k128"]
 CHOOSE, JUDGE = (10,), range(3)
 
 

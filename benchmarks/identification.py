@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from demo_recipe import BEFORE
 from prosmin import config as configs
 from prosmin.data.image_sets import load_pictures
 from prosmin.data.subsets import held_out_mask
@@ -43,7 +44,8 @@ KEPT = (
 
 def judge(recipe: str, identification: float, same_view: bool, seed: int, epochs: int) -> dict[str, Any]:
     """One run and the rest of its line."""
-    fields = {
+    form = BEFORE if recipe == "demo" else {}
+    fields = form | {
         "loss.identification": str(identification),
         "loss.same_view": str(same_view).lower(),
         "training.seed": str(seed),

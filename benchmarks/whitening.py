@@ -2,7 +2,7 @@
 
     python benchmarks/whitening.py --out benchmarks/results/whitening-cpu.jsonl
 
-The recipe `demo` (ProSMIN + identification) as it is, and the scoring rule alone with the heads of whitened targets:
+The recipe `demo` as it was (ProSMIN + identification), and the scoring rule alone with the heads of whitened targets:
 centred and whitened. kNN (k 20) on a held-out tenth of train, whole blocks of the photographs, and the effective rank
 of the features after each epoch. Runs found in the file are not repeated; test images are never read.
 docs/figures/whitening.py draws the figure of docs/method.md from the file.
@@ -20,11 +20,12 @@ from typing import Any
 
 import torch
 
+from demo_recipe import BEFORE
 from prosmin import config as configs
 from prosmin.training.pretrain import pretrain
 from sections import append_missing
 
-ALONE = {
+ALONE = BEFORE | {
     "loss.identification": "0",
     "loss.beta": "1.5",
     "heads.last": "none",
@@ -38,7 +39,7 @@ ALONE = {
 VARIANTS: dict[str, dict[str, str]] = {
     "whitened": ALONE | {"target.whitening": "whiten"},
     "centred": ALONE,
-    "recipe": {},
+    "recipe": BEFORE,
 }
 STEPS_PER_EPOCH = 26
 KEPT = ("step", "loss", "knn_top1", "feature_rank", "target_rank", "whitened_variance", "skill", "scale_mean")

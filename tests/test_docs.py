@@ -176,6 +176,7 @@ def tiny_fields(config: configs.Config) -> dict[str, str]:
         small |= {f"backbone.{name}": size for name, size in zip(VIT, ("8", "32", "2", "2"), strict=True)}
     else:
         small["backbone.name"] = "resnet8_cifar"
+    # Whitening of a batch needs no more dimensions than images.
     for name, size in {"hidden": "32", "bottleneck": "16", "dim": "16", "predictor_hidden": "32"}.items():
         if hasattr(config.heads, name):
             small[f"heads.{name}"] = size

@@ -16,7 +16,8 @@ from prosmin.training.pretrain import pretrain
 
 
 def resolve(**changes):
-    return configs.resolve(recipe="demo", overrides={name.replace("__", "."): value for name, value in changes.items()})
+    fields = {"heads.dim": "2"} | {name.replace("__", "."): value for name, value in changes.items()}  # small batches
+    return configs.resolve(recipe="demo", overrides=fields)
 
 
 def write_pictures(path):
@@ -67,6 +68,7 @@ def test_the_sheet_shows_what_the_training_loop_makes(tiny, folder, tmp_path, mo
         data__spec=folder,
         views__blur="0.5,0.5,0.5",
         training__batch_size="4",
+        heads__dim="4",
         training__max_steps="3",
         training__seed="3",
         compute__accelerator="cpu",

@@ -27,7 +27,7 @@ def test_later_layers_win(tmp_path):
     file.write_text("training: {epochs: 3, seed: 5}\n")
     config = configs.resolve(file=file, overrides={"training.epochs": "4"})
     assert (config.training.epochs, config.training.seed) == (4, 5)
-    assert configs.resolve(recipe="demo").heads.dim == 1024  # the recipe's section for the method
+    assert configs.resolve(recipe="demo").heads.dim == 128  # the recipe's section for the method
     assert configs.resolve(recipe="demo", overrides={"heads.dim": "8"}).heads.dim == 8
 
 
@@ -168,8 +168,9 @@ def test_every_field_has_its_line():
     [
         ("loss.bandwidth", "0.3", "loss.rule kernel", {"loss.rule": "energy"}),
         ("loss.temperature", "0.1", "loss.identification above 0", {"loss.identification": "0"}),
-        ("loss.samples", "6", "loss.estimator paired or ustat", {"loss.estimator": "closed"}),
-        ("loss.antithetic", "false", "loss.estimator paired", {"loss.estimator": "closed"}),
+        ("loss.samples", "6", "loss.estimator paired or ustat", {"loss.estimator": "closed", "loss.beta": "1"}),
+        ("loss.antithetic", "false", "loss.estimator paired", {"loss.estimator": "closed", "loss.beta": "1"}),
+        ("heads.radius", "true", "heads.scale learned", {"heads.scale": "zero"}),
         (
             "heads.initial_scale",
             "0.5",
@@ -217,7 +218,7 @@ def test_the_file_of_one_method_is_not_taken_for_another(tmp_path):
 
 def test_a_wrong_scale_is_predicted():
     with pytest.warns(ProprietyWarning, match=r"0\.45.*1\.72"):
-        configs.resolve(recipe="demo", overrides={"loss.lam": "0.45"})
+        configs.resolve(recipe="demo", overrides={"loss.lam": "0.45", "loss.beta": "1"})
 
 
 def test_the_pooled_threshold_counts_the_views():
@@ -227,6 +228,7 @@ def test_the_pooled_threshold_counts_the_views():
         "loss.estimator": "ustat",
         "loss.antithetic": "false",
         "loss.lam": "0.48",
+        "loss.beta": "1",
     }
     with pytest.raises(UsageError, match=r"0\.4969"):
         configs.resolve(recipe="demo", overrides=pooled | {"views.local": "16"})

@@ -167,7 +167,9 @@ class TestContext:
                 torch.testing.assert_close(got, expected, atol=2e-5, rtol=2e-4)
         torch.testing.assert_close(large.uncertainty("train"), memory.uncertainty("train"), atol=1e-5, rtol=1e-5)
         for name, scores in large.view_scores("test").items():
-            torch.testing.assert_close(scores, memory.view_scores("test")[name], atol=0, rtol=1e-3)  # some are small
+            expected = memory.view_scores("test")[name]
+            atol = 1e-3 * expected.abs().mean().item()  # an untrained whitened head enlarges rounding
+            torch.testing.assert_close(scores, expected, atol=atol, rtol=1e-3)
 
     def test_the_next_command_reads_the_cache(self, tiny, root, damaged, tmp_path, monkeypatch):
         _, first = self.contexts(tiny, root, damaged, tmp_path)

@@ -263,7 +263,12 @@ def test_the_share_of_unreadable_images_is_that_of_the_run_or_given(tmp_path, ca
         Image.fromarray(images[i].permute(1, 2, 0).numpy()).save(path)
         if i in (3, 14, 55):
             path.write_bytes(b"no image")
-    fields = TINY | {"data.spec": f"folder:{tmp_path}/mine@train", "training.batch_size": "8", "training.seed": "5"}
+    fields = TINY | {
+        "data.spec": f"folder:{tmp_path}/mine@train",
+        "training.batch_size": "8",
+        "heads.dim": "8",
+        "training.seed": "5",
+    }
     run = pretrain(configs.resolve(recipe="demo", overrides=fields | {"data.max_bad": "0.1"}), tmp_path / "run")
     with pytest.raises(ProsminError, match=r"14\.png"):
         evaluate(run, protocols=["knn"], max_bad=0.01)

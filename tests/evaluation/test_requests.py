@@ -176,7 +176,12 @@ class TestImages:
     def test_images_of_the_run_that_are_not_found_from_another_folder(self, tmp_path, tiny, monkeypatch):
         monkeypatch.chdir(tmp_path)
         save_images(tmp_path / "set", 12)
-        changes = {"data__spec": "folder:set", "training__batch_size": "8", "training__max_steps": "1"}
+        changes = {
+            "data__spec": "folder:set",
+            "training__batch_size": "8",
+            "heads__dim": "8",
+            "training__max_steps": "1",
+        }
         run = pretrain(tiny(**changes), tmp_path / "run")
         (tmp_path / "elsewhere").mkdir()
         monkeypatch.chdir(tmp_path / "elsewhere")

@@ -42,7 +42,7 @@ def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("unlabelled")
     spec = save_patches(root / "mine", skimage.data.astronaut(), 40)
     save_patches(root / "strange", skimage.data.coffee(), 12)
-    changes = {"data.spec": spec, "training.batch_size": "16", "training.max_steps": "2"}
+    changes = {"data.spec": spec, "training.batch_size": "16", "heads.dim": "16", "training.max_steps": "2"}
     pretrain(configs.resolve(recipe="demo", overrides=TINY | changes), root / "run")
     return root
 

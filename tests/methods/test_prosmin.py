@@ -26,7 +26,7 @@ def _draws(pictures: int = 4) -> Draws:
 
 
 def test_an_independent_target_gets_no_gradient_and_the_centre_follows_the_batch(tiny):
-    method = build_method(tiny(target__start="independent"))
+    method = build_method(tiny(target__start="independent", target__whitening="centre"))
     output = method(_views(), _draws())
     output.losses.mean().backward()
     for name, parameter in method.named_parameters():
@@ -37,7 +37,7 @@ def test_an_independent_target_gets_no_gradient_and_the_centre_follows_the_batch
 
 def test_the_loss_is_the_mean_over_views_and_targets(tiny):
     """Against a loop over images, views and targets, with the deterministic twin: |mean - target| at lam 1/2."""
-    method = build_method(tiny(heads__scale="zero", loss__same_view="true")).double()
+    method = build_method(tiny(heads__scale="zero", loss__same_view="true", loss__beta="1")).double()
     mean, target = (
         torch.randn(n, 4, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (3, 2)
     )
@@ -54,7 +54,7 @@ def test_same_view_pairs_can_be_left_out_and_one_target_view_chosen(tiny):
     distances = (mean[:, None] - target[None]).norm(dim=-1)  # (V, G, B)
 
     def score(**changes: str) -> torch.Tensor:
-        method = build_method(tiny(heads__scale="zero", **changes)).double()
+        method = build_method(tiny(heads__scale="zero", loss__beta="1", **changes)).double()
         return method.score(mean, torch.zeros_like(mean), target, _draws(64))
 
     others = torch.tensor([[0, 1], [1, 0], [1, 1]], dtype=torch.float64)[..., None]

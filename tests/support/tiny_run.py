@@ -9,7 +9,7 @@ TINY = {
     "backbone.name": "resnet8_cifar",
     "heads.hidden": "32",
     "heads.bottleneck": "16",
-    "heads.dim": "24",
+    "heads.dim": "8",  # at most the images of a batch, which whitening needs
     "heads.predictor_hidden": "32",
     "views.local": "1",
     "training.batch_size": "32",

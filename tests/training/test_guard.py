@@ -139,7 +139,7 @@ class TestGuard:
         assert "forgetting: " in said  # the last step did, and the run says so
 
     def test_the_start_is_the_last_resort(self, continued, finished, capsys):
-        run = continued(**self.HARSH | {"optimizer.lr": "5"}, **{"training.guard": "0.999"})
+        run = continued(**self.HARSH | {"optimizer.lr": "0.5"}, **{"training.guard": "0.999"})
         assert read_card(run)["trained_share"] == 0
         assert "the encoder is the starting one" in capsys.readouterr().out
         start, saved = (backbone(folder / "encoder.safetensors") for folder in (finished, run))

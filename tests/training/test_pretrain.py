@@ -241,7 +241,7 @@ def test_the_encoder_of_a_run_loads_and_a_changed_file_is_refused(finished, unfi
     images = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     encoder = load(finished)
     features, mean, scale = encoder(images)
-    assert (features.shape, mean.shape, scale.shape) == ((3, 64), (3, 24), (3, 24))
+    assert (features.shape, mean.shape, scale.shape) == ((3, 64), (3, 8), (3, 8))
     assert encoder.uncertainty(images).shape == (3,)
     with pytest.raises(ProsminError, match="fit_reference"):
         encoder.ood_score(images)
@@ -260,22 +260,23 @@ def test_the_encoder_of_a_run_loads_and_a_changed_file_is_refused(finished, unfi
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"batch_size": "99999"}, r"training\.batch_size 99999"),
-        ({"batch_size": "1"}, r"training\.batch_size is 1, "),  # BatchNorm and the spread of one image are undefined
-        ({"batch_size": "16", "accumulate": "16"}, r"accumulate 16 .*a multiple of 16, at least 32"),
-        ({"batch_size": "32", "accumulate": "3"}, r"training\.accumulate 3 .*a multiple of 3"),
+        ({"training__batch_size": "99999"}, r"training\.batch_size 99999"),
+        # BatchNorm and the spread of one image are undefined.
+        ({"training__batch_size": "1", "heads__dim": "1"}, r"training\.batch_size is 1, "),
+        ({"training__batch_size": "16", "training__accumulate": "16"}, r"accumulate 16 .*a multiple of 16, at least 32"),
+        ({"training__batch_size": "32", "training__accumulate": "3"}, r"training\.accumulate 3 .*a multiple of 3"),
     ],
 )
 def test_batch_sizes_that_cannot_be_trained_are_refused(train, tmp_path, fields, words):
     with pytest.raises(ProsminError, match=words):
-        train(**{f"training__{name}": value for name, value in fields.items()})
+        train(**fields)
     assert not (tmp_path / "run").exists()
 
 
 def test_two_images_per_process_are_enough(train, tiny):
     with pytest.raises(UsageError, match=r"training\.batch_size is 4, which 4 processes .*accumulate 1 "):
-        check_shares(tiny(training__batch_size="4").training, processes=4)
-    rows = metrics(train(training__batch_size="2", training__max_steps="2"))
+        check_shares(tiny(training__batch_size="4", heads__dim="4").training, processes=4)
+    rows = metrics(train(training__batch_size="2", heads__dim="2", training__max_steps="2"))
     assert all(math.isfinite(value) for row in rows for value in row.values())
 
 

@@ -69,11 +69,6 @@ class Config:
             self.loss.check(views=2 + self.views.local)
         if isinstance(self.target, ProsminTarget):
             self.target.check(self.heads, batch_size=self.training.batch_size)
-            if self.heads.radius and not self.loss.score_weight:
-                raise UsageError(
-                    "heads.radius is true with loss.score_weight 0, which trains no forecast; allowed: false. "
-                    "Leave heads.radius out, or give loss.score_weight above 0."
-                )
         self._check_start()
 
     def _check_start(self) -> None:

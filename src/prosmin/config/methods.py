@@ -52,14 +52,14 @@ class ProsminHeads:
     scale: Literal["learned", "zero"] = option("learned", "zero: a deterministic forecast, for comparison")
     radius: bool = option(
         False,
-        "forecast the size of the whole error too, for joint regions; its gradient stops at mean and scale",
+        "forecast the size of the whole error too, for joint regions; its gradient stops at mean and scale; only with "
+        "heads.scale learned and loss.score_weight above 0",
     )
 
     def __post_init__(self) -> None:
         check_at_least(1, "heads", self, "hidden", "bottleneck", "dim", "predictor_hidden")
         check_at_least(0, "heads", self, "predictor_lr")
         check_positive("heads", self, "initial_scale")
-        check(not self.radius or self.scale == "learned", "heads.radius", True, "false with heads.scale zero")
         check(1e-9 <= self.whitening_eps <= 1, "heads.whitening_eps", self.whitening_eps, "a number from 1e-9 to 1")
         if self.predictor_form == "released" and (self.batchnorm or not self.predictor):
             raise UsageError(
@@ -108,7 +108,7 @@ class ProsminTarget(TargetConfig):
         if self.whitening == "whiten":
             behind["embeddings behind an average"] = int(2 * batch_size / (1 - self.whitening_momentum))
         if heads.last == "whiten":
-            behind["images of a batch"] = batch_size  # the views of an image are alike
+            behind["images of training.batch_size"] = batch_size  # the views of an image are alike
         for what, seen in behind.items():
             if heads.dim > seen:
                 needs.append(f"heads.dim of at most {seen}, the {what}, not {heads.dim}")

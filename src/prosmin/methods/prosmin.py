@@ -69,7 +69,8 @@ class ProSMIN(nn.Module):
         self.target = make_target(self.online if config.target.start == "copy" else Embedder(config))
         self.centre = make_centre(config.target, config.heads.dim)
         unit = 1.0 if config.target.has_unit_variance(config.heads) else config.heads.initial_scale
-        self.radius = RadiusForecast(config.heads.dim, unit=unit) if config.heads.radius else None
+        has_radius = config.heads.radius and config.heads.scale == "learned" and config.loss.score_weight > 0
+        self.radius = RadiusForecast(config.heads.dim, unit=unit) if has_radius else None
         self.is_whitened = config.target.is_whitened(config.heads)
         self.normalise = config.target.normalise
 

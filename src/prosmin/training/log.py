@@ -151,7 +151,7 @@ class HostCopy:
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         on_gpu = any(tensor.is_cuda for tensor in tensors.values())
-        self._host = {name: _pinned(tensor) if on_gpu else tensor for name, tensor in tensors.items()}
+        self._host = {name: _pinned(tensor) if on_gpu else tensor.clone() for name, tensor in tensors.items()}
         self._arrived = torch.cuda.Event(blocking=True) if on_gpu else None
         if self._arrived is not None:
             self._arrived.record()

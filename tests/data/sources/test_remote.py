@@ -320,7 +320,7 @@ def test_commands(tmp_path):
         for i in range(count):
             write(tmp_path / "images" / split / f"class{i % 2}" / f"{i}.png", number=20 * i)
     url = f"file://{tmp_path}/images"
-    tiny = TINY | {"training.batch_size": "4"}
+    tiny = TINY | {"training.batch_size": "4", "heads.dim": "4"}
     fields = [word for name, value in tiny.items() for word in (f"--{name}", value)]
     result = run("pretrain", "--recipe", "demo", "--data", f"folder:{url}", "--out", "run", *fields, folder=tmp_path)
     assert result.returncode == 0, result.stderr
