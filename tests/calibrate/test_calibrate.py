@@ -1,6 +1,7 @@
 """`prosmin calibrate` from the command to the encoder that every other command takes."""
 
 import json
+import pickle
 import shutil
 
 import pyarrow.parquet as pq
@@ -12,6 +13,8 @@ from embedding import write_folder
 from optional import needs_onnx
 from prosmin.calibrate import Request, calibrate
 from prosmin.cli import main
+from prosmin.data.image_sets import load_pictures
+from prosmin.data.views import typical_view
 from prosmin.encoder.calibrated import CALIBRATION
 from prosmin.evaluation.run import evaluate
 from prosmin.report import write_report
@@ -66,6 +69,19 @@ class TestEncoder:
         assert torch.equal(again(data).scale, encoder(data).scale)
         assert torch.equal(again.uncertainty(data), encoder.uncertainty(data))
         assert f"calibrated {foreign}" in repr(again)
+        assert torch.equal(pickle.loads(pickle.dumps(encoder))(data).scale, encoder(data).scale)
+
+    def test_regions_have_a_radius(self, made, foreign, data):
+        encoder = prosmin.load(made(foreign, data), device="cpu")
+        small, large = encoder.joint_radius(data, level=0.5), encoder.joint_radius(data, level=0.95)
+        assert small.shape == (IMAGES,)
+        assert ((small > 0) & (small < large)).all()
+        pictures = load_pictures(data)
+        typical = typical_view(pictures.images, pictures.sizes, encoder.config.views)
+        _, mean, scale = encoder(data)
+        error = ((encoder.method.observe(typical) - mean) / scale).square().mean(1).sqrt()
+        # 20 other images chose the region, and the heads were trained on most of these
+        assert 0.75 < (error <= encoder.joint_radius(data)).float().mean() <= 1
 
     def test_the_untrained_one_has_other_features(self, made, foreign, data):
         encoder = prosmin.load(made(foreign, data), device="cpu")
@@ -77,7 +93,7 @@ class TestCommands:
         command = ["calibrate", foreign, "--data", data, "--out", str(tmp_path / "out"), "--views", "2"]
         assert main(command) == 0
         first = capsys.readouterr().out
-        assert "held-out images 50, 90 and 95 % intervals hold" in first
+        assert "held-out images: 50, 90 and 95 % intervals contain" in first
         before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
         assert set(before) == {"encoder.json", "encoder.safetensors", "background.safetensors"}  # no cache is left
         assert main(command) == 0

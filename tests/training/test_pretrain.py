@@ -263,7 +263,7 @@ def test_the_encoder_of_a_run_loads_and_a_changed_file_is_refused(finished, unfi
         ({"training__batch_size": "99999"}, r"training\.batch_size 99999"),
         # BatchNorm and the spread of one image are undefined.
         ({"training__batch_size": "1", "heads__dim": "1"}, r"training\.batch_size is 1, "),
-        ({"training__batch_size": "16", "training__accumulate": "16"}, r"accumulate 16 .*a multiple of 16, at least 32"),
+        ({"training__batch_size": "16", "training__accumulate": "16"}, r"te 16 .*a multiple of 16, at least 32"),
         ({"training__batch_size": "32", "training__accumulate": "3"}, r"training\.accumulate 3 .*a multiple of 3"),
     ],
 )

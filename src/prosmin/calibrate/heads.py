@@ -5,6 +5,7 @@ coordinates.
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -36,6 +37,7 @@ LEVEL = 0.9
 """Share of the held-out coordinates that their intervals of this level contain: it sets the factor of the scale."""
 EMPTY = 1e-3  # share of the mean variance below which a direction is left out: its coordinates would be noise
 CONSTANT = 1e-10  # variance of the features, relative to their squared mean, that is rounding alone
+LEAST_SPREAD = 0.1  # of log R on the images that choose it, as a share of the learned one
 HELD_OUT, LEAST_HELD_OUT = 10, 20  # one image in so many, and at least so many images
 
 
@@ -53,7 +55,7 @@ class Examples(NamedTuple):
         """Some of the images."""
         return Examples(self.x[images], self.parameters[images])
 
-    def pair(self, image: Tensor | slice, given: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def pair(self, image: Tensor | slice, given: Tensor | int, target: Tensor | int) -> tuple[Tensor, Tensor, Tensor]:
         """Of these images a view, the condition of another view's forecast, and that view."""
         told = condition(self.parameters[image, given], self.parameters[image, target])
         return self.x[image, given], told, self.x[image, target]
@@ -109,10 +111,11 @@ def split(count: int, *, seed: int) -> Split:
 
 
 class Fitted(NamedTuple):
-    """Trained heads and the radius of their forecasts; the same heads before the MLP was trained."""
+    """Trained heads; the radius of their forecasts, of those of the typical view; heads before the MLP was trained."""
 
     heads: ForecastHeads
     radius: RadiusForecast
+    typical_radius: RadiusForecast
     linear: ForecastHeads
     step: int  # of the heads that were kept
 
@@ -120,7 +123,7 @@ class Fitted(NamedTuple):
 def fit_heads(train: Examples, chosen: Examples, *, views: ViewsConfig, seed: int) -> Fitted:
     """Minimise the CRPS of forecasts of one view from any other view, then that of the radius of their errors.
 
-    `chosen` images choose the step of both and the factor of the scale.
+    `chosen` images choose the step of both, the factor of the scale and the size of the regions.
     """
     heads = linear_heads(train, views=views, seed=seed)
     linear = _scaled(copy.deepcopy(heads), chosen)
@@ -150,7 +153,25 @@ def fit_heads(train: Examples, chosen: Examples, *, views: ViewsConfig, seed: in
         return float(_radius_scores(radius, forecasts).mean())
 
     _minimise(radius, radius_loss, radius_score, title="radius")
-    return Fitted(heads, radius.eval().requires_grad_(False), linear, step)
+    typical_radius = _fitting_regions(copy.deepcopy(radius), typical_forecasts(heads, chosen))
+    return Fitted(heads, _fitting_regions(radius, forecasts), typical_radius, linear, step)
+
+
+@torch.no_grad()
+def _fitting_regions(radius: RadiusForecast, found: Forecasts) -> RadiusForecast:
+    """With centre and spread moved so that regions of half and of LEVEL contain these shares of the chosen images.
+
+    The radius was trained on the images that the heads were trained on, whose errors are smaller; and the scales of
+    forecasts of the typical view have a factor of their own.
+    """
+    observed, last = log_radius(*found), radius.layers[-1]
+    assert isinstance(last, nn.Linear)
+    last.bias[0] += (observed - radius(found.mean, found.scale)[0]).median()
+    centre, spread = radius(found.mean, found.scale)
+    sizes = ((observed - centre) / spread).flatten().sort().values
+    reached = sizes[min(len(sizes) - 1, math.ceil(LEVEL * (len(sizes) + 1)) - 1)]  # by new images, on average
+    last.bias[1] += (reached / torch.special.ndtri(torch.tensor(LEVEL))).clamp_min(LEAST_SPREAD).log()
+    return radius.eval().requires_grad_(False)
 
 
 def _minimise(module: nn.Module, loss: Callable[[], Tensor], score: Callable[[], float], *, title: str) -> int:
@@ -232,7 +253,7 @@ def _joined(heads: ForecastHeads, examples: Examples, pairs: list[tuple[int, int
     """Forecasts of these pairs of views, (pairs, N, K)."""
     parts = []
     for given, target in pairs:
-        x, told, observed = examples.pair(slice(None), torch.tensor(given), torch.tensor(target))
+        x, told, observed = examples.pair(slice(None), given, target)
         parts.append((*heads(x, told), observed))
     return Forecasts(*(torch.stack(part) for part in zip(*parts, strict=True)))
 
@@ -251,19 +272,24 @@ def scale_factor(found: Forecasts) -> float:
 
 
 @torch.no_grad()
-def judge(heads: ForecastHeads, radius: RadiusForecast, examples: Examples) -> dict[str, float]:
-    """Coverage of the forecasts that the evaluation view of these images gives: of the typical view, which users get.
+def judge(fitted: Fitted, examples: Examples) -> dict[str, float]:
+    """Coverage of what users get: forecasts of the typical view, given the evaluation view.
 
-    `random_...`: of the random views, which the skill is of too.
+    `random_...` and `skill` describe forecasts of the random views, given the same view.
     """
-    of_typical = typical_forecasts(heads, examples)
-    of_random = _joined(heads, examples, [(0, view) for view in range(RANDOM, examples.x.shape[1])])
-    figures = _coverage(of_typical, radius)
+    of_random = forecasts_of_random(fitted.heads, examples)
+    random = _coverage(of_random, fitted.radius)
     return (
-        figures
-        | {f"random_{name}": x for name, x in _coverage(of_random, radius).items()}
+        _coverage(typical_forecasts(fitted.heads, examples), fitted.typical_radius)
+        | {f"random_{name}": share for name, share in random.items()}
         | {"skill": skill(of_random)}
     )
+
+
+@torch.no_grad()
+def forecasts_of_random(heads: ForecastHeads, examples: Examples) -> Forecasts:
+    """The evaluation view forecasts each random view: (V, N, K)."""
+    return _joined(heads, examples, [(0, view) for view in range(RANDOM, examples.x.shape[1])])
 
 
 def _coverage(found: Forecasts, radius: RadiusForecast) -> dict[str, float]:

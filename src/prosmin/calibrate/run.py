@@ -14,7 +14,18 @@ from torch import Tensor
 
 from prosmin import __version__
 from prosmin import config as configs
-from prosmin.calibrate.heads import HIDDEN, Directions, Examples, Fitted, fit_directions, fit_heads, judge, split
+from prosmin.calibrate.heads import (
+    HIDDEN,
+    Directions,
+    Examples,
+    Fitted,
+    fit_directions,
+    fit_heads,
+    forecasts_of_random,
+    judge,
+    skill,
+    split,
+)
 from prosmin.calibrate.views import NAME, check_network, read_views, write_views
 from prosmin.config import ViewsConfig
 from prosmin.config.methods import method_title
@@ -97,7 +108,6 @@ def calibrate(run: Path | str, request: Request, *, command: str = "") -> dict[s
             "features": len(directions.centre),
             "dim": directions.axes.shape[1],
             "hidden": HIDDEN,
-            "condition": True,  # an early version had none
             "step": fitted.step,
             "held_out": figures,
             "prosmin": __version__,
@@ -175,8 +185,8 @@ def _fit(parts: Parts, views: ViewsConfig, request: Request) -> tuple[Directions
     examples = Examples(*(torch.cat(each) for each in zip(*white, strict=True)))
     fitted = fit_heads(examples.of(each.train), examples.of(each.choice), views=views, seed=request.seed)
     report = examples.of(each.report)
-    figures = {"images": len(each.report), **judge(fitted.heads, fitted.radius, report)}
-    figures["linear_skill"] = judge(fitted.linear, fitted.radius, report)["skill"]
+    figures = {"images": len(each.report), **judge(fitted, report)}
+    figures["linear_skill"] = skill(forecasts_of_random(fitted.linear, report))
     evaluation = torch.cat([part.features[:, 0] for part in read_views(parts)])
     some = torch.linspace(0, count - 1, min(SAMPLE, count)).round().long()
     return directions, fitted, figures, evaluation[some]
@@ -188,10 +198,10 @@ def _write(
     """The encoder's folder, with the sample as its background; all files at once."""
     backbone = encoder.method.get_submodule("online.backbone").cpu()
     network = calibrated_network(backbone, calibration, encoder.config.views)
-    assert network.radius is not None
     network.centre, network.axes = directions.centre, directions.axes
     network.predictor.load_state_dict(fitted.heads.state_dict())
     network.radius.load_state_dict(fitted.radius.state_dict())
+    network.typical_radius.load_state_dict(fitted.typical_radius.state_dict())
     with staged(out, folder=out) as part:
         card = write_encoder(part, network.eval(), card_of(encoder, calibration), replace=True)
         made = load(part, device=encoder.device)

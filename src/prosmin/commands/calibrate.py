@@ -44,12 +44,14 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
     )
     calibration = calibrate(options.encoder, request, command=options.line)
     found = calibration["held_out"]
-    shares = {name: f"{100 * value:.1f}" for name, value in found.items()}
+    coverage_50, coverage_90, coverage_95, joint, skill = (
+        f"{100 * found[name]:.1f}"
+        for name in ("coverage_50", "coverage_90", "coverage_95", "joint_coverage_90_radius", "skill")
+    )
     print(
-        f"on {found['images']} held-out images 50, 90 and 95 % intervals hold {shares['coverage_50']}, "
-        f"{shares['coverage_90']} and {shares['coverage_95']} % of the coordinates, and joint regions of 90 % hold "
-        f"{shares['joint_coverage_90_radius']} % of the images; the skill is {shares['skill']} %, where 0 is a "
-        "forecast that does not see the image"
+        f"on {found['images']} held-out images: 50, 90 and 95 % intervals contain {coverage_50}, {coverage_90} and "
+        f"{coverage_95} % of the coordinates, joint 90 % regions {joint} % of the images. Skill of forecasts of random "
+        f"views: {skill} %; 0 is a forecast that does not see the image"
     )
     if calibration["step"] == 0:
         print("the images were too few to learn which of them are uncertain: the forecast's scale is the same for all")

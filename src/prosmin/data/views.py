@@ -238,7 +238,7 @@ def evaluation_view(images: Tensor, sizes: Tensor, config: ViewsConfig) -> Tenso
 
 
 def typical_view(images: Tensor, sizes: Tensor, config: ViewsConfig) -> Tensor:
-    """The middle of the evaluation view, as large as a random global view is on average, with its colours as they are.
+    """The middle of the evaluation view, the mean of `global_scale` of its area, without changes of colour.
 
     Forecasts that know which view they forecast are of this one where no other is named.
     """

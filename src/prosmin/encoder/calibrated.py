@@ -27,21 +27,17 @@ class ForecastHeads(nn.Module):
     correlation: Tensor
     factor: Tensor
     typical_factor: Tensor
-    typical: Tensor | None
+    typical: Tensor
 
-    def __init__(self, *, dim: int, hidden: int, views: ViewsConfig | None) -> None:
-        """Without `views` there is no condition, as in encoders that were calibrated by an early version."""
+    def __init__(self, *, dim: int, hidden: int, views: ViewsConfig) -> None:
         super().__init__()
-        self.register_buffer("typical", None if views is None else typical_condition(views), persistent=False)
+        self.register_buffer("typical", typical_condition(views), persistent=False)
         self.register_buffer("correlation", torch.zeros(dim))
         self.register_buffer("factor", torch.ones(()))  # set by held-out images
-        if views is not None:
-            self.register_buffer(
-                "typical_factor", torch.ones(())
-            )  # where the evaluation view forecasts the typical one
+        self.register_buffer("typical_factor", torch.ones(()))  # the same for forecasts of the typical view
         # Without BatchNorm, which made it no better, and training 15 times slower.
         heads = ProsminHeads(dim=dim, predictor_hidden=hidden, initial_scale=1.0, batchnorm=False)
-        self.mlp = GaussianPredictor(heads, condition=0 if views is None else CONDITION)
+        self.mlp = GaussianPredictor(heads, condition=CONDITION)
         assert self.mlp.log_variance is not None
         nn.init.zeros_(self.mlp.mean.weight)
         nn.init.zeros_(self.mlp.log_variance.weight)
@@ -49,7 +45,7 @@ class ForecastHeads(nn.Module):
     def forward(self, x: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(..., K), (..., C) -> mean (..., K), scale (..., K); without a condition, of the typical view."""
         factor = self.factor
-        if self.typical is not None and condition is None:
+        if condition is None:
             condition, factor = self.typical.expand(*x.shape[:-1], -1), self.typical_factor
         mean, scale = self.mlp(x, condition)
         rest = (1 - self.correlation.square()).sqrt()
@@ -63,21 +59,18 @@ class Calibrated(nn.Module):
     who does not see the image.
     """
 
+    is_conditional = True  # forecasts depend on which view is forecast
     centre: Tensor
     axes: Tensor
 
-    def __init__(self, backbone: nn.Module, *, features: int, dim: int, hidden: int, views: ViewsConfig | None) -> None:
+    def __init__(self, backbone: nn.Module, *, features: int, dim: int, hidden: int, views: ViewsConfig) -> None:
         super().__init__()
         self.online = nn.ModuleDict({"backbone": backbone})
         self.register_buffer("centre", torch.zeros(features))
         self.register_buffer("axes", torch.eye(features, dim))
         self.predictor = ForecastHeads(dim=dim, hidden=hidden, views=views)
-        self.radius = None if views is None else RadiusForecast(dim, unit=1.0)
-
-    @property
-    def is_conditional(self) -> bool:
-        """Whether forecasts depend on which view is forecast."""
-        return self.predictor.typical is not None
+        self.radius = RadiusForecast(dim, unit=1.0)
+        self.typical_radius = RadiusForecast(dim, unit=1.0)  # of forecasts of the typical view
 
     def encode(self, x: Tensor, condition: Tensor | None = None) -> Embedding:
         """Views (N, 3, h, h), (N, C); without a condition evaluation views, which forecast the typical view."""
@@ -100,4 +93,4 @@ class Calibrated(nn.Module):
 def calibrated_network(backbone: nn.Module, calibration: dict[str, Any], views: ViewsConfig) -> Calibrated:
     """The network of a card, with random heads."""
     sizes = {name: int(calibration[name]) for name in ("features", "dim", "hidden")}
-    return Calibrated(backbone, **sizes, views=views if calibration.get("condition") else None)
+    return Calibrated(backbone, **sizes, views=views)

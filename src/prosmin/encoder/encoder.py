@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -171,7 +171,10 @@ class Encoder:
         if not isinstance(count, int) or count < 1:
             raise ProsminError(f"The count of views is {count!r}; allowed: an integer, 1 or more.")
         rows = [
-            [_received(embedding) for embedding in self._encode_random_views(batch, count=count, seed=seed)]
+            [
+                _received(embedding)
+                for embedding in self._encode_views(self._random_views(batch, count=count, seed=seed), batch.sizes)
+            ]
             for batch in self._batches(open_images(images))
         ]
         return [_joined([row[number] for row in rows]) for number in range(count)]
@@ -243,7 +246,7 @@ class Encoder:
         """One minus the skill that each forecast expects of itself: 0 certain, 1 no better than the average image.
 
         Only where the average image's forecast is N(0, I): of a calibrated encoder, and with `target.whitening: whiten`
-        (docs/scoring.md).
+        (docs/scoring.md). The forecasts of a calibrated encoder are of the typical view, in units of random views.
         """
         config = self.config
         forecasts = config.method.name == "prosmin" and config.heads.scale == "learned" and config.loss.score_weight > 0
@@ -259,16 +262,17 @@ class Encoder:
 
     @torch.no_grad()
     def joint_radius(self, images: Images, *, level: float = 0.9) -> Tensor:
-        """The radius of the region that contains `level` of the embeddings of other views of each image: (N,).
+        """The radius of the region that contains the embedding of another view with probability `level`: (N,).
 
-        It holds those whose root mean square of (embedding - mean) / scale is at most this (docs/scoring.md).
+        That is where the root mean square of (embedding - mean) / scale is at most this (docs/scoring.md). The other
+        view is a random one, or the typical view for a calibrated encoder.
         """
-        radius = getattr(self.method, "radius", None)
+        radius = getattr(self.method, "typical_radius" if self.is_conditional else "radius", None)
         if radius is None:
             raise ProsminError(
                 "joint_radius needs an encoder of `prosmin calibrate`, or one that was trained with heads.radius true, "
-                "which this one was not. "
-                "mean and scale of encoder(images) give an interval for each coordinate."
+                "heads.scale learned and loss.score_weight above 0, which this one was not. mean and scale of "
+                "encoder(images), if it has them, give an interval for each coordinate."
             )
         if not isinstance(level, float) or not 0.0 < level < 1.0:
             raise ProsminError(f"The level is {level!r}; allowed: a number between 0 and 1, such as 0.9.")
@@ -386,10 +390,10 @@ class Encoder:
             parameters = view_parameters(batch.sizes, config, draws)
             yield from itertools.islice(zip(pair.global_views, parameters, strict=True), count - first)
 
-    def _encode_random_views(self, batch: Batch, *, count: int, seed: int) -> Iterator[Embedding]:
-        """What each of them forecasts of the typical view."""
-        typical = typical_parameters(batch.sizes, self.config.views)
-        for view, parameters in self._random_views(batch, count=count, seed=seed):
+    def _encode_views(self, views: Iterable[tuple[Tensor, Tensor]], sizes: Tensor) -> Iterator[Embedding]:
+        """What each of some views with their parameters forecasts of the typical view."""
+        typical = typical_parameters(sizes, self.config.views)
+        for view, parameters in views:
             yield self._encode(view, given=parameters, target=typical)
 
     def _encode(self, x: Tensor, *, given: Tensor | None = None, target: Tensor | None = None) -> Embedding:
@@ -412,7 +416,8 @@ class Encoder:
         return Summary(embedding.features.float(), log_scale, None)
 
     def _view_variance(self, batch: Batch, *, count: int, seed: int) -> Tensor:
-        means = [found.mean.float() for found in self._encode_random_views(batch, count=count, seed=seed)]
+        views = self._random_views(batch, count=count, seed=seed)
+        means = [found.mean.float() for found in self._encode_views(views, batch.sizes)]
         return torch.stack(means).var(0).mean(1)  # (V, n, K) -> (n,)
 
     def _arithmetic(self) -> torch.autocast:

@@ -12,7 +12,7 @@ from torch import nn
 
 from prosmin import __version__
 from prosmin import config as configs
-from prosmin.config import Config
+from prosmin.config import Config, ViewsConfig
 from prosmin.encoder.background import read_background
 from prosmin.encoder.calibrated import CALIBRATION, calibrated_network
 from prosmin.encoder.encoder import Encoder
@@ -88,7 +88,11 @@ def _networks(card: dict[str, Any]) -> tuple[Config, Callable[[], nn.Module]]:
         return config, build
     calibration = card[CALIBRATION]  # its images take the place of the training images
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, spec=calibration["data"]))
-    return config, lambda: calibrated_network(build().get_submodule("online.backbone"), calibration, config.views)
+    return config, partial(_calibrated, build, calibration, config.views)
+
+
+def _calibrated(build: Callable[[], nn.Module], calibration: dict[str, Any], views: ViewsConfig) -> nn.Module:
+    return calibrated_network(build().get_submodule("online.backbone"), calibration, views)
 
 
 def _original_networks(card: dict[str, Any]) -> tuple[Config, Callable[[], nn.Module]]:

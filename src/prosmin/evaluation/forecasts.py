@@ -82,7 +82,8 @@ def view_scores(
 
 def _scores(encoder: Encoder, batch: Batch, *, seed: int, count: int) -> dict[str, Tensor]:
     # The same views and arithmetic as in Encoder.views, so that the scores are of the forecasts that users get.
-    embeddings = list(encoder._encode_random_views(batch, count=count, seed=seed))
+    views = list(encoder._random_views(batch, count=count, seed=seed))
+    embeddings = list(encoder._encode_views(views, batch.sizes))
     mean = torch.stack([embedding.mean.float() for embedding in embeddings])  # (V, n, K)
     scales = [embedding.scale.float() for embedding in embeddings if embedding.scale is not None]
     scores = {BETWEEN_VIEWS: mean.var(0).mean(1)}
@@ -93,7 +94,6 @@ def _scores(encoder: Encoder, batch: Batch, *, seed: int, count: int) -> dict[st
             if encoder.is_conditional:
                 seen = encoder._observe(encoder._typical_view(batch)).float().expand_as(mean)
             else:
-                views = encoder._random_views(batch, count=count, seed=seed)
                 seen = torch.stack([encoder._observe(view).float() for view, _ in views])
             scores |= {name: surprise(mean, scale, seen) for name, surprise in SURPRISES.items()}
     return {name: values.cpu() for name, values in scores.items()}
