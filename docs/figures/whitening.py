@@ -14,7 +14,7 @@ RESULTS = HERE.parents[1] / "benchmarks/results/whitening-cpu.jsonl"
 CURVES = {
     "whitened": ("scoring rule alone, whitened", "#1b7837"),
     "centred": ("scoring rule alone, centred", "#b2182b"),
-    "recipe": ("with identification (recipe demo)", "#2166ac"),
+    "recipe": ("with identification (the demo's earlier recipe)", "#2166ac"),
 }
 
 
