@@ -108,7 +108,7 @@ def test_the_forecast_starts_about_as_wide_as_the_climatology():
         ({"heads__last": "learned"}, ["heads.last", "heads.bottleneck = 16", "heads.dim = 24"]),
         ({"heads__initial_scale": "0.05"}, ["heads.initial_scale 1", "0.05"]),
         ({"heads__dim": "512"}, ["heads.dim", "320", "512"]),
-        ({"heads__last": "whiten", "heads__dim": "24"}, ["heads.dim", "16", "24", "a batch"]),
+        ({"heads__last": "whiten", "heads__dim": "24"}, ["heads.dim", "16", "24", "training.batch_size"]),
         ({"heads__last": "whiten", "heads__whitening_eps": "2"}, ["heads.whitening_eps", "1e-9"]),
         (
             {"target__normalise": "true", "target__whitening": "centre", "heads__initial_scale": "0.05"},
