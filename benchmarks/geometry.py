@@ -61,9 +61,10 @@ Score = Callable[[Tensor], Tensor]
 class Seen:
     """What an encoder says of a set: features (N, D), mean log scales (N,) if it has any, and labels (N,)."""
 
-    def __init__(self, encoder: Encoder, spec: str, count: int) -> None:
+    def __init__(self, encoder: Encoder, spec: str, count: int, *, shuffle: bool = False) -> None:
         pictures = load_pictures(spec)
-        pictures = pictures.subset(torch.arange(min(count, len(pictures))))
+        order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(0))
+        pictures = pictures.subset((order if shuffle else order.sort().values)[:count])
         found = encoder(pictures)
         self.features = found.features
         self.log_scale = None if found.scale is None else found.scale.log().mean(1)

@@ -1,10 +1,12 @@
 """Images that belong, as an encoder sees them: how far a new image is from them, and how far they are apart there."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from prosmin.encoder.detectors import chord
@@ -16,6 +18,19 @@ NEIGHBOURS = 10
 
 AMONG_THEMSELVES = 50
 """The same where images are compared with each other, so that some OOD images of one kind do not hide each other."""
+
+AROUND = (5, 10, 20)
+"""Neighbours whose disagreement counts, of a small set at most a third of it: kinds of images are small and large."""
+
+ROUNDS = 2
+"""How often each image's place is replaced by the mean of its neighbours' places, which removes what is its own."""
+
+BELONGS = 0.95
+"""Share of the images that belong; the others, the furthest from their neighbours, are less certain than all of these.
+See benchmarks/disagreement.py for these three numbers."""
+
+MOST = 10_000
+"""Images that the disagreement looks at: more do not make it better, and every one is compared with every other."""
 
 _ROWS = 4096  # whose neighbours are in memory at once, and at most used for the moments
 _SMALLEST = 1e-6  # standard deviation, for images that are all alike
@@ -62,24 +77,30 @@ class Neighbourhood:
     def uncertainty(self, features: Tensor, groups: Tensor | None = None) -> Tensor:
         """How unclear an image's place is: (N, D), (N,) -> (N,); 0 is average, larger is less certain.
 
-        The larger of the OOD score and the dispersion of its neighbours, each in standard deviations of these images
-        themselves. The dispersion alone ranks errors as well, but can be lowest for noise, far from all images.
+        The disagreement of its neighbours, in standard deviations of these images themselves. An image that is further
+        away than BELONGS of them comes after all of them, by its distance: noise may have neighbours that agree.
         """
-        (far, far_spread), (apart, apart_spread) = self._moments
-        distance = (self(features, groups) - far) / far_spread
-        return torch.maximum(distance, (self.dispersion(features, groups) - apart) / apart_spread)
+        usual, apart = self._usual
+        distance, disagreement = self(features, groups), self.disagreement(features, groups)
+        far = apart.largest + (distance - usual.limit) / usual.spread
+        return torch.where(distance > usual.limit, far, (disagreement - apart.mean) / apart.spread)
+
+    def disagreement(self, features: Tensor, groups: Tensor | None = None) -> Tensor:
+        """How different the images around this one are, 0 to about 1: (N, D), (N,) -> (N,).
+
+        One minus the mean cosine between the smoothed places of the nearest images, averaged over AROUND.
+        """
+        found = self._some
+        counts = sorted({max(2, min(count, len(found.features) // 3)) for count in AROUND})
+        rows = found._own_rows(features, counts[-1], groups)
+        return torch.stack([_dispersion(found._places, rows[:, :count]) for count in counts]).mean(0)
 
     def dispersion(self, features: Tensor, groups: Tensor | None = None) -> Tensor:
         """One minus the mean cosine between the k nearest images, 0 to about 1: (N, D), (N,) -> (N,).
 
-        Where the images around this one are alike, its place is clear; where they differ, it lies between kinds.
+        The disagreement without smoothing, for one number of neighbours: the simplest ranking of its kind.
         """
-        own, bank = self._own_space
-        k = max(2, min(NEIGHBOURS, self.k))
-        _, rows = search(bank, own(features), k, groups=self.groups, query_groups=groups)
-        # |sum of k unit vectors|^2 = k + the cosines of all ordered pairs; the neighbours of all rows would fill memory
-        length = torch.cat([bank[some].sum(1).square().sum(1) for some in rows.split(_ROWS)])  # (n, k, D) -> (n,)
-        return 1 - (length - k) / (k * (k - 1))
+        return _dispersion(self._own_space[1], self._own_rows(features, max(2, min(NEIGHBOURS, self.k)), groups))
 
     def to(self, device: torch.device | str) -> "Neighbourhood":
         """The same on the device; itself, with what it has computed, if it is there already."""
@@ -93,17 +114,65 @@ class Neighbourhood:
         return self.space(self.features)
 
     @cached_property
+    def _some(self) -> "Neighbourhood":
+        """At most MOST of these images."""
+        if len(self.features) <= MOST:
+            return self
+        rows = torch.linspace(0, len(self.features) - 1, MOST, dtype=torch.float64).long().to(self.features.device)
+        return replace(self, features=self.features[rows], groups=None if self.groups is None else self.groups[rows])
+
+    @cached_property
     def _own_space(self) -> tuple[Space, Tensor]:
         """The space of these images themselves, and the images in it: it separates kinds within them best."""
         own = fit_space(self.features)
         return own, own(self.features)
 
+    def _own_rows(self, features: Tensor, k: int, groups: Tensor | None) -> Tensor:
+        """The rows of the k nearest images in the space of these images: (N, k)."""
+        own, bank = self._own_space
+        return search(bank, own(features), k, groups=self.groups, query_groups=groups)[1]
+
     @cached_property
-    def _moments(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Mean and standard deviation of score and dispersion of these images, each compared with the others."""
+    def _places(self) -> Tensor:
+        """Each image's place in its own space after ROUNDS of smoothing, centred and at length 1: (M, D)."""
+        places, groups = self._own_space[1], self._each.groups
+        _, rows = search(places, places, self.k, groups=groups, query_groups=groups)
+        for _ in range(ROUNDS):
+            places = F.normalize(torch.cat([places[some].mean(1) for some in rows.split(_ROWS)]), dim=1)
+        return F.normalize(places - places.mean(0), dim=1)
+
+    @cached_property
+    def _each(self) -> "Neighbourhood":
+        """The same with a group for each image, so that none is its own neighbour."""
         rows = torch.arange(len(self.features), device=self.features.device)
-        others = self if self.groups is not None else replace(self, groups=rows)
-        some = rows[:: -(-len(rows) // _ROWS)]
-        assert others.groups is not None
-        values = [score(self.features[some], others.groups[some]) for score in (others, others.dispersion)]
-        return tuple((each.mean(), each.std(correction=0).clamp_min(_SMALLEST)) for each in values)  # type: ignore[return-value]
+        return self if self.groups is not None else replace(self, groups=rows)
+
+    @cached_property
+    def _usual(self) -> tuple["_Usual", "_Usual"]:
+        """Distance and disagreement of some of these images, each compared with the others."""
+        each, step = self._each, -(-len(self.features) // _ROWS)
+        assert each.groups is not None
+        return tuple(_usual(f(self.features[::step], each.groups[::step])) for f in (each, each.disagreement))  # type: ignore[return-value]
+
+
+class _Usual(NamedTuple):
+    """What values images that belong have: mean, standard deviation, and in standard deviations the largest."""
+
+    mean: Tensor
+    spread: Tensor
+    largest: Tensor
+    limit: Tensor  # that BELONGS of them do not exceed
+
+
+def _usual(values: Tensor) -> _Usual:
+    mean, spread = values.mean(), values.std(correction=0).clamp_min(_SMALLEST)
+    rank = min(len(values), math.ceil(BELONGS * (len(values) + 1))) - 1  # as of new images, on average
+    return _Usual(mean, spread, (values.max() - mean) / spread, values.sort().values[rank])
+
+
+def _dispersion(places: Tensor, rows: Tensor) -> Tensor:
+    """One minus the mean cosine between the places (M, D) of these rows (N, k), of length 1: (N,)."""
+    k = rows.shape[1]
+    # |sum of k unit vectors|^2 = k + the cosines of all ordered pairs; the neighbours of all rows would fill memory
+    length = torch.cat([places[some].sum(1).square().sum(1) for some in rows.split(_ROWS)])  # (n, k, D) -> (n,)
+    return 1 - (length - k) / (k * (k - 1))

@@ -54,7 +54,7 @@ def compare(
         *([] if outliers is None else outlier_issues(outliers, names, others=reference_names)),
         *_copies(images, mine, others, theirs),
         *quality_issues(quality, names),
-        *([] if outliers is None else uncertain_issues(outliers.uncertainty, names)),
+        *([] if outliers is None else uncertain_issues(outliers, names)),
         *unreadable_issues(images.unreadable),
     ]
     nearest = None if outliers is None else [printable(reference_names[row]) for row in outliers.nearest.tolist()]

@@ -32,7 +32,7 @@ KINDS: dict[str, Kind] = {
     "greyscale": Kind("Greyscale", "Without colour, in a folder of colour images.", "look at it"),
     "uncertain": Kind(
         "Uncertain",
-        "It lies between kinds of images or far from all: the most similar images differ, or are not similar.",
+        "It may belong, but lies between kinds of images: those most similar to it differ.",
         "look at it, or label it first",
     ),
 }

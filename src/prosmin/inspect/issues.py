@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prosmin.files import write_text
 from prosmin.inspect.duplicates import DuplicateGroup
@@ -67,10 +66,11 @@ def outlier_issues(found: Outliers, names: Sequence[str], *, others: Sequence[st
     ]
 
 
-def uncertain_issues(uncertainty: NDArray[np.floating], names: Sequence[str]) -> list[Issue]:
-    """Issues of the images with the highest uncertainty (N,)."""
-    top = np.argsort(-uncertainty, kind="stable")[: max(1, int(UNCERTAIN * len(uncertainty)))]
-    return [_issue(row, names, "uncertain", float(uncertainty[row])) for row in top.tolist()]
+def uncertain_issues(found: Outliers, names: Sequence[str]) -> list[Issue]:
+    """Issues of the images with the highest uncertainty among those that are not flagged."""
+    order = np.argsort(-found.uncertainty, kind="stable")
+    top = order[~found.flag[order]][: max(1, int(UNCERTAIN * len(order)))]
+    return [_issue(row, names, "uncertain", float(found.uncertainty[row])) for row in top.tolist()]
 
 
 def quality_issues(found: Iterable[tuple[int, str, float]], names: Sequence[str]) -> list[Issue]:
