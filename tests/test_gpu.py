@@ -21,7 +21,7 @@ SMALL = {
     "training.checkpoint_every": 4,
     "training.log_every": 1,
 }
-DEPTH = {"cifar10-resnet18": {}, "cifar10-vit": {"backbone.depth": 2}}
+DEPTH = {"cifar10-resnet18": {}, "cifar10-vit": {"backbone.depth": 2, "heads.condition": "true"}}
 
 
 def run(*words: object) -> None:

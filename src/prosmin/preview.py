@@ -96,9 +96,8 @@ def to_rgb(views: Tensor, config: ViewsConfig) -> Tensor:
 
 def _pixels(views: Views, row: int, config: ViewsConfig) -> Iterator[Pixels]:
     """The views of one image, in the order of the columns."""
-    for group in views:
-        if group is not None:
-            yield from to_rgb(group[:, row], config).numpy()
+    for group in views.groups:
+        yield from to_rgb(group[:, row], config).numpy()
 
 
 def enlarged(pixels: Pixels, factor: int) -> Pixels:

@@ -184,8 +184,8 @@ class TestUncertainty:
         found, distance = own.uncertainty(features, rows), own(features, rows)
         apart = own.disagreement(features, rows)
         expected = (apart - apart.mean()) / apart.std(correction=0)
-        belongs = distance <= distance.sort().values[950]
-        assert belongs.double().mean().item() == pytest.approx(0.95, abs=0.002)
+        belongs = distance <= distance.sort().values[900]
+        assert belongs.double().mean().item() == pytest.approx(0.9, abs=0.002)
         torch.testing.assert_close(found[belongs], expected[belongs], rtol=0, atol=1e-3)
         assert found[~belongs].min() > expected.max()
         assert torch.equal(found[~belongs].argsort(), distance[~belongs].argsort())
@@ -208,12 +208,17 @@ class TestUncertainty:
 
     def test_a_sample_of_a_large_set_gives_the_moments(self, monkeypatch):
         features, queries = gaussian(3000, 4, seed=12), gaussian(20, 4, seed=13)
-        expected = Neighbourhood(features=features, space=fit_space(features)).uncertainty(queries)
+        of_all = Neighbourhood(features=features, space=fit_space(features))
+        expected = of_all.uncertainty(queries)
         monkeypatch.setattr(neighbourhoods, "_ROWS", 1000)
         found = Neighbourhood(features=features, space=fit_space(features)).uncertainty(queries)
         assert not torch.equal(found, expected)
-        # a standard deviation of 1,000 scores has a relative error of 0.02, for scores up to 5 of them
-        torch.testing.assert_close(found, expected, rtol=0.1, atol=0.2)
+        # a standard deviation of 1,000 scores has a relative error of 0.02, for scores up to 5 of them; the limit of
+        # what counts as far moves too, so that images next to it may change sides
+        usual, _ = of_all._usual
+        clear = ((of_all(queries) - usual.limit) / usual.spread).abs() > 0.2
+        assert clear.sum() > 10
+        torch.testing.assert_close(found[clear], expected[clear], rtol=0.1, atol=0.2)
 
 
 class TestOddSets:

@@ -18,8 +18,8 @@ from prosmin.errors import UsageError
 from prosmin.inspect import inspect
 from prosmin.inspect import map as maps
 from prosmin.inspect.findings import Issue
-from prosmin.inspect.issues import write_issues
-from prosmin.inspect.outliers import find_outliers
+from prosmin.inspect.issues import uncertain_issues, write_issues
+from prosmin.inspect.outliers import Outliers, find_outliers
 
 
 def kinds(out, kind):
@@ -120,13 +120,20 @@ class TestIssues:
         scores = findings.columns["ood_score"]
         assert sorted(scores)[-2:] == sorted(scores[[findings.keys.index(key) for key in flagged]])
 
-    def test_the_most_uncertain(self, finished):
+    def test_uncertain_are_not_flagged_and_the_column_is_written(self, finished):
         findings, out = finished
-        uncertainty = findings.columns["uncertainty"]
-        flagged = set(kinds(out, "ood"))
-        order = [findings.keys[i] for i in uncertainty.argsort() if findings.keys[i] not in flagged]
-        assert set(kinds(out, "uncertain")) == set(order[-2:])
-        assert [row["uncertainty"] for row in rows(out).values()] == pytest.approx(uncertainty.tolist())
+        uncertain = kinds(out, "uncertain")
+        assert len(uncertain) == 2  # 5 % of 41
+        assert not set(uncertain) & set(kinds(out, "ood"))
+        values = [row["uncertainty"] for row in rows(out).values()]
+        assert values == pytest.approx(findings.columns["uncertainty"].tolist())
+
+    def test_uncertain_are_those_whose_neighbours_disagree_most(self):
+        numbers = np.arange(40, dtype=np.float32)
+        flag = np.isin(numbers, (39, 20))
+        found = Outliers(-numbers, flag, numbers.astype(np.int64), numbers, -numbers, numbers, 0.0, 0.05)
+        issues = uncertain_issues(found, [f"{i}.png" for i in range(40)])
+        assert [(issue.image, issue.score) for issue in issues] == [(38, 38), (37, 37)]
 
     def test_representative_images_are_ranked(self, finished):
         findings, out = finished

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from dino_reference import reference_loss
+from prosmin.data.views import Views
 from prosmin.methods import build_method
 from prosmin.methods.dino import ViewDistillation, warmed_up
 from prosmin.methods.output import as_scalar
@@ -57,9 +58,9 @@ def test_a_step_of_the_method_is_the_reference_of_its_networks_outputs():
     method = build_method(config).double()
     centre = torch.zeros(24, dtype=torch.float64)
     for step, temperature in ((0, 0.03), (1, 0.045)):
-        views = type(v := tiny_views(config, pictures=3, seed=step))(*(x.double() for x in v))
+        views = Views(*(x.double() for x in tiny_views(config, pictures=3, seed=step).groups))
         output = method(views, tiny_draws(pictures=3, step=step, epoch=float(step)))
-        online = method.online([x.flatten(0, 1) for x in views])[1].unflatten(0, (3, 3)).detach()
+        online = method.online([x.flatten(0, 1) for x in views.groups])[1].unflatten(0, (3, 3)).detach()
         target = method.target([views.global_views.flatten(0, 1)])[1].unflatten(0, (2, 3))
         expected = reference_loss(online, target, centre, temperature=0.1, target_temperature=temperature)
         torch.testing.assert_close(output.losses.detach(), torch.tensor(expected, dtype=torch.float64))

@@ -7,6 +7,7 @@ import torch
 
 from dino_reference import reference_loss as class_loss
 from dino_reference import softmax as _softmax
+from prosmin.data.views import Views
 from prosmin.errors import UsageError
 from prosmin.methods import build_method
 from prosmin.methods.ibot import PatchDistillation, build_vit
@@ -64,12 +65,12 @@ def test_a_step_of_the_method_is_the_reference_of_its_networks_outputs(shared):
     torch.nn.init.normal_(method.online.mask_token, generator=torch.Generator().manual_seed(3))
     centre, patch_centre = torch.zeros(2, 24, dtype=torch.float64)
     for step, (temperature, patch_temperature) in enumerate([(0.03, 0.05), (0.045, 0.055)]):
-        views = type(v := tiny_views(config, pictures=3, seed=step))(*(x.double() for x in v))
+        views = Views(*(x.double() for x in tiny_views(config, pictures=3, seed=step).groups))
         draws = tiny_draws(pictures=3, step=step, epoch=float(step))
         output = method(views, draws)
 
         mask, _ = method.hide(2, draws)
-        groups = [x.flatten(0, 1) for x in views]
+        groups = [x.flatten(0, 1) for x in views.groups]
         _, online, patches = (x.detach() for x in method.online(groups, mask))
         _, target, target_patches = method.target(groups[:1])
         online, target = online.unflatten(0, (3, 3)), target.unflatten(0, (2, 3))

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from prosmin.data.views import Views
 from prosmin.errors import UsageError
 from prosmin.methods import build_method
 from prosmin.methods.identification import Identification, constant
@@ -45,8 +46,7 @@ def test_it_equals_its_formula(same_view):
 def gradients(weight):
     """Of every parameter, from the same views and weights."""
     method = build_method(tiny_method("prosmin", loss__identification=weight, compute__precision="64-true")).double()
-    views = tiny_views(tiny_method("prosmin"), pictures=6)
-    views = type(views)(*(x if x is None else x.double() for x in views))
+    views = Views(*(x.double() for x in tiny_views(tiny_method("prosmin"), pictures=6).groups))
     output = method(views, tiny_draws(pictures=6))
     output.losses.mean().backward()
     return output, {name: p.grad for name, p in method.named_parameters() if p.requires_grad}, method

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from prosmin.data.views import Views
 from prosmin.errors import UsageError
 from prosmin.methods import build_method
 from prosmin.methods.mocov3 import Contrast, batchnorm_mlp, sincos_positions
@@ -64,9 +65,9 @@ def test_a_step_of_the_method_is_the_reference_of_its_networks_outputs(local):
     fields = {"target__start": "independent", "loss__temperature": "0.3", "views__local": str(local)}
     config = tiny_method("mocov3", **fields)
     method = build_method(config).double()
-    views = type(v := tiny_views(config, pictures=5))(*(x if x is None else x.double() for x in v))
+    views = Views(*(x.double() for x in tiny_views(config, pictures=5).groups))
     output = method(views, tiny_draws(pictures=5))
-    groups = [x.flatten(0, 1) for x in views if x is not None]
+    groups = [x.flatten(0, 1) for x in views.groups]
     assert len(groups) == (2 if local else 1)
     queries = method.predictor(method.online(groups)[1]).detach()
     keys = method.target(groups[:1])[1]

@@ -163,13 +163,13 @@ def test_recipe_release_is_the_published_codes_objective():
         config = configs.resolve(recipe="release", overrides=SMALL_RELEASE)
     method = build_method(config).double()
     method.centre.value.normal_(generator=torch.Generator().manual_seed(1)).mul_(0.01)
-    views = Views(*(group.double() for group in _views(3)))
+    views = Views(*(group.double() for group in _views(3).groups))
     draws = _draws(3)
     ours = method(views, draws).losses.mean()
     parameters = dict(method.online.named_parameters(prefix="online")) | dict(method.predictor.named_parameters())
     found = dict(zip(parameters, torch.autograd.grad(ours, list(parameters.values())), strict=True))
 
-    groups = [group.flatten(0, 1) for group in views]
+    groups = [group.flatten(0, 1) for group in views.groups]
     mean, scale = (x.unflatten(0, (3, 3)) for x in _published_forecast(method.predictor, method.online(groups)[1]))
     target = method.target(groups[:1])[1].detach().unflatten(0, (2, 3)) - method.centre.value
     shape = (3, 4, 20)  # views, samples, K

@@ -5,7 +5,7 @@ import warnings
 import torch
 
 from prosmin import config as configs
-from prosmin.data.views import Views
+from prosmin.data.views import PARAMETERS, Views
 from prosmin.methods.output import Draws
 
 METHODS = ("prosmin", "dino", "ibot", "mocov3")
@@ -58,14 +58,20 @@ def tiny_method(name: str, *, vit: bool = False, **changes: str) -> configs.Conf
 
 
 def tiny_views(config: configs.Config, *, pictures: int = 4, seed: int = 0) -> Views:
-    """Normalised noise in the shapes of a configuration's views."""
+    """Normalised noise in the shapes of a configuration's views; where forecasts are told, of whole images."""
     random = torch.Generator().manual_seed(seed)
 
     def noise(count: int, side: int) -> torch.Tensor:
         return torch.randn(count, pictures, 3, side, side, generator=random)
 
     views = config.views
-    return Views(noise(2, views.global_size), noise(views.local, views.local_size) if views.local else None)
+    whole = torch.zeros(2 + views.local, pictures, len(PARAMETERS))
+    whole[..., 2:4] = 1.0  # height and width
+    return Views(
+        noise(2, views.global_size),
+        noise(views.local, views.local_size) if views.local else None,
+        whole if getattr(config.heads, "condition", False) else None,
+    )
 
 
 def tiny_draws(*, pictures: int = 4, step: int = 0, epoch: float = 0.0) -> Draws:

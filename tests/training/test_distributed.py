@@ -36,6 +36,7 @@ RUNS["identification"] = tiny_method("prosmin", **SMALL, loss__identification="0
 # K well below the 32 embeddings of a batch: the inverse root of a nearly singular covariance amplifies rounding.
 RUNS["whitened"] = tiny_method("prosmin", **SMALL, **WHITENED, heads__dim="8")
 RUNS["whitened heads"] = tiny_method("prosmin", **SMALL, **WHITENED_HEADS, heads__dim="8", heads__radius="true")
+RUNS["conditional"] = tiny_method("prosmin", **SMALL, heads__condition="true", loss__identification="0.5")
 RUNS["median bandwidth"] = tiny_method("prosmin", **SMALL, loss__rule="kernel", loss__estimator="ustat")
 # Only the first process saves by its clock, here after every step, and so writes its rows sooner than the second.
 RUNS["late lines"] = tiny_method("prosmin", **SMALL, training__checkpoint_minutes="1e-5")

@@ -83,13 +83,16 @@ def assert_same_training(config, device, *, rtol, atol):
     assert len(set(losses)) == STEPS
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_static_inputs_and_draws_train_the_same_model(without_gpu, name):
-    changes = {}
+TOLD = {"heads__condition": "true", "heads__radius": "true"}
+CASES = (*((name, {}) for name in METHODS), ("prosmin", TOLD))
+
+
+@pytest.mark.parametrize(("name", "changes"), CASES)
+def test_static_inputs_and_draws_train_the_same_model(without_gpu, name, changes):
     if name in ("dino", "ibot"):
-        changes |= {"heads__freeze_last_epochs": "1", "loss__temperature_warmup_epochs": "2"}
+        changes = changes | {"heads__freeze_last_epochs": "1", "loss__temperature_warmup_epochs": "2"}
     if name != "ibot":  # convolutions in float64 are slow
-        changes |= {"views__global_size": "16", "views__local_size": "8"}
+        changes = changes | {"views__global_size": "16", "views__local_size": "8"}
     assert_same_training(tiny_method(name, compute__precision="64-true", **changes), "cpu", rtol=1e-9, atol=1e-12)
 
 
@@ -101,7 +104,7 @@ LOSSES = (
 
 
 @needs_gpu
-@pytest.mark.parametrize(("name", "changes"), [*((name, {}) for name in METHODS), *(("prosmin", c) for c in LOSSES)])
+@pytest.mark.parametrize(("name", "changes"), [*CASES, *(("prosmin", c) for c in LOSSES)])
 def test_a_cuda_graph_trains_the_same_model(name, changes):
     """float64, as the order of sums is not fixed; nothing compiled."""
     changes = changes | ({"heads__freeze_last_epochs": "1"} if name in ("dino", "ibot") else {})
@@ -149,10 +152,10 @@ def test_a_fused_optimizer_behind_fabric_skips_an_unusable_gradient():
 @needs_gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("kind", [TrainingStep, GraphTrainingStep])
-@pytest.mark.parametrize("name", METHODS)
-def test_steps_do_not_wait_for_a_gpu(name, kind):
+@pytest.mark.parametrize(("name", "changes"), CASES)
+def test_steps_do_not_wait_for_a_gpu(name, changes, kind):
     """From the image numbers to the update of the target, after warm-up and recording."""
-    config = tiny_method(name, compute__accelerator="cuda")
+    config = tiny_method(name, compute__accelerator="cuda", **changes)
     take, _ = make_step(kind, config)
     batches = open_feed("photos", device="cuda").batches(torch.arange(config.training.batch_size) for _ in range(STEPS))
     for step in range(STEPS):

@@ -66,7 +66,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, ProsminLoss):
-            self.loss.check(views=2 + self.views.local)
+            self.loss.check(self.heads, views=2 + self.views.local)
         if isinstance(self.target, ProsminTarget):
             self.target.check(self.heads, batch_size=self.training.batch_size)
         self._check_start()
@@ -156,7 +156,13 @@ _FREE = {
 _ADDED: dict[str, Tree] = {
     "backbone": {"freeze_epochs": 0.0},
     "optimizer": {"layer_decay": 1.0, "clip_each": False},
-    "heads": {"normalise_last": True, "predictor_form": "scaled", "whitening_eps": 1e-3, "radius": False},
+    "heads": {
+        "normalise_last": True,
+        "predictor_form": "scaled",
+        "whitening_eps": 1e-3,
+        "radius": False,
+        "condition": False,
+    },
     "loss": {"score_weight": 1.0},
     "target": {"whitening": "centre", "whitening_eps": 1e-3, "whitening_momentum": 0.9, "normalise": False},
 }

@@ -55,6 +55,7 @@ class ProsminHeads:
         "forecast the size of the whole error too, for joint regions; its gradient stops at mean and scale; only with "
         "heads.scale learned and loss.score_weight above 0",
     )
+    condition: bool = option(False, "tell each forecast which two views it is of: their boxes and colours")
 
     def __post_init__(self) -> None:
         check_at_least(1, "heads", self, "hidden", "bottleneck", "dim", "predictor_hidden")
@@ -65,6 +66,12 @@ class ProsminHeads:
             raise UsageError(
                 f"heads.predictor_form is 'released' with heads.batchnorm {self.batchnorm} and heads.predictor "
                 f"{self.predictor}; allowed: false and true, as in the published code. Set both, or use scaled."
+            )
+        if self.condition and (self.predictor_form == "released" or not self.predictor):
+            raise UsageError(
+                f"heads.condition is true with heads.predictor_form {self.predictor_form!r} and heads.predictor "
+                f"{self.predictor}; allowed: 'scaled' and true, as only this predictor takes it. Set both, or leave "
+                "heads.condition out."
             )
 
 
@@ -164,8 +171,13 @@ class ProsminLoss:
         )
         check_positive("loss", self, "temperature")
 
-    def check(self, *, views: int) -> None:
+    def check(self, heads: ProsminHeads, *, views: int) -> None:
         """Refuse an objective that is undefined or has no minimum for so many views; warn if it is not proper."""
+        if heads.condition and self.pairs == "pooled":
+            raise UsageError(
+                "loss.pairs is 'pooled' with heads.condition true; allowed: within, as a mixture of all views has no "
+                "view that it could be told of. Set loss.pairs within, or leave heads.condition out."
+            )
         check_objective(
             rule=self.rule, norm=self.norm, pairs=self.pairs, estimator=self.estimator, beta=self.beta, lam=self.lam,
             samples=self.samples, antithetic=self.antithetic, same_view=self.same_view,

@@ -32,10 +32,19 @@ reach, from -1 to 1, and of the blur, from 0 to 1; whether it is flipped, grey a
 
 
 class Views(NamedTuple):
-    """Normalised views: global (G, B, 3, h, h) and local (L, B, 3, l, l), None without local views."""
+    """Normalised views: global (G, B, 3, h, h) and local (L, B, 3, l, l), None without local views.
+
+    For methods that tell a forecast which view it is of, the PARAMETERS of all V = G + L views too: (V, B, P).
+    """
 
     global_views: Tensor
-    local_views: Tensor | None
+    local_views: Tensor | None = None
+    parameters: Tensor | None = None
+
+    @property
+    def groups(self) -> list[Tensor]:
+        """The views of each size: global, and local ones if there are any."""
+        return [self.global_views] if self.local_views is None else [self.global_views, self.local_views]
 
 
 class Draws(NamedTuple):
@@ -87,9 +96,18 @@ def draws_of_step(config: ViewsConfig, *, seed: int, step: int, positions: Tenso
 
 
 def view_parameters(sizes: Tensor, config: ViewsConfig, draws: Draws) -> Tensor:
-    """PARAMETERS of the global views that `render` makes of these numbers: (G, B, P)."""
-    large, _ = _groups(config)
-    done = _changes(sizes, config, large, draws.global_views)
+    """PARAMETERS of the views that `render` makes of these numbers, the global ones first: (V, B, P)."""
+    parts = [
+        _group_parameters(sizes, config, group, numbers)
+        for group, numbers in zip(_groups(config), draws, strict=True)
+        if group is not None
+    ]
+    return torch.cat(parts)
+
+
+def _group_parameters(sizes: Tensor, config: ViewsConfig, group: _Group, numbers: Tensor) -> Tensor:
+    """(B, 2), (B, V, n) -> (V, B, P)."""
+    done = _changes(sizes, config, group, numbers)
     reach = constants(config.jitter, sizes.device)
     jitter = (done.factors - _middle(sizes.device)) / reach.clamp(min=1e-12) * (done.jitter[..., None] & (reach > 0))
     blur = done.blur * (done.sigma / config.blur_sigma[1])
@@ -132,18 +150,24 @@ def draw(config: ViewsConfig, uniform: Callable[[str, int], Tensor]) -> Draws:
 def render(images: Tensor, sizes: Tensor, config: ViewsConfig, draws: Draws) -> Views:
     """The views that `draws` determines; for a GPU, compile this function."""
     if not host_may_look(images):
-        large, small = _render_block(images, sizes, config, draws)
-        return Views(large.contiguous(), None if small is None else small.contiguous())
+        made = _render_block(images, sizes, config, draws)
+        small = made.local_views
+        return Views(made.global_views.contiguous(), None if small is None else small.contiguous())
     views = _empty_views(len(images), config)
     for block in torch.arange(len(images)).chunk(_cpu_blocks(images, config)):
         some = slice(int(block[0]), int(block[-1]) + 1)
         # Floats stored column by column, as the resize on a CPU needs them, once for both groups.
         pixels = images[some].mT.contiguous().to(torch.float32).div_(255.0).mT
         part = _render_block(pixels, sizes[some], config, Draws(*(numbers[some] for numbers in draws)))
-        for whole, piece in zip(views, part, strict=True):
-            if whole is not None and piece is not None:
-                whole[:, some] = piece
+        for whole, piece in zip(views.groups, part.groups, strict=True):
+            whole[:, some] = piece
     return views
+
+
+def render_told(images: Tensor, sizes: Tensor, config: ViewsConfig, draws: Draws) -> Views:
+    """The same views with their parameters."""
+    views = render(images, sizes, config, draws)
+    return Views(views.global_views, views.local_views, view_parameters(sizes, config, draws))
 
 
 def _empty_views(batch: int, config: ViewsConfig) -> Views:

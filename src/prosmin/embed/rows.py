@@ -58,7 +58,7 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "flag": (pa.bool_(), "whether ood_score is above the threshold"),
     "uncertainty": (
         pa.float32(),
-        "how far the nearest reference images are, or how different from each other, whichever is more unusual; 0 is "
+        "how different the nearest reference images are from each other, above all for images far from them; 0 is "
         "average. Without a reference: training images that the encoder carries; empty if it has none",
     ),
 }

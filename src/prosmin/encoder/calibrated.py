@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from prosmin.config import ProsminHeads, ViewsConfig
 from prosmin.methods.output import Embedding
-from prosmin.models.condition import CONDITION, typical_condition
+from prosmin.models.condition import typical_condition
 from prosmin.models.heads import GaussianPredictor
 from prosmin.models.radius import RadiusForecast
 from prosmin.models.vit import encode
@@ -36,8 +36,8 @@ class ForecastHeads(nn.Module):
         self.register_buffer("factor", torch.ones(()))  # set by held-out images
         self.register_buffer("typical_factor", torch.ones(()))  # the same for forecasts of the typical view
         # Without BatchNorm, which made it no better, and training 15 times slower.
-        heads = ProsminHeads(dim=dim, predictor_hidden=hidden, initial_scale=1.0, batchnorm=False)
-        self.mlp = GaussianPredictor(heads, condition=CONDITION)
+        heads = ProsminHeads(dim=dim, predictor_hidden=hidden, initial_scale=1.0, batchnorm=False, condition=True)
+        self.mlp = GaussianPredictor(heads)
         assert self.mlp.log_variance is not None
         nn.init.zeros_(self.mlp.mean.weight)
         nn.init.zeros_(self.mlp.log_variance.weight)

@@ -195,9 +195,9 @@ class Encoder:
     def scores(self) -> dict[str, str]:
         """What `uncertainty` and `ood_score` of this encoder are."""
         found = {"uncertainty": "mean log scale of the forecast, or variance between views where it has no scale"}
-        if (known := self.known) is not None:
+        if self.known is not None:
             whose = "training" if self._reference is None else "reference"
-            found["uncertainty"] = f"distance to and dispersion of the {max(2, known.k)} nearest {whose} images"
+            found["uncertainty"] = f"disagreement of the nearest {whose} images; highest far from all of them"
         if isinstance(self._reference, Neighbourhood):
             found["ood_score"] = f"mean distance to the {self._reference.k} nearest reference images, half-whitened"
         elif self._reference is not None:
@@ -219,7 +219,9 @@ class Encoder:
 
     @torch.no_grad()
     def uncertainty(self, images: Images) -> Tensor:
-        """One number per image, larger is less certain: how far the nearest known images are, and how different.
+        """One number per image, larger is less certain: how different the nearest known images are from each other.
+
+        0 is an average image, in standard deviations; images far from all known ones are above all others.
 
         Known are the images of the reference, or some training images that the encoder carries. Without either it is
         `forecast_uncertainty`. `scores` says which it is.
@@ -246,7 +248,8 @@ class Encoder:
         """One minus the skill that each forecast expects of itself: 0 certain, 1 no better than the average image.
 
         Only where the average image's forecast is N(0, I): of a calibrated encoder, and with `target.whitening: whiten`
-        (docs/scoring.md). The forecasts of a calibrated encoder are of the typical view, in units of random views.
+        (docs/scoring.md). Forecasts that know which view they forecast are of the typical view here; the unit is that
+        of random views.
         """
         config = self.config
         forecasts = config.method.name == "prosmin" and config.heads.scale == "learned" and config.loss.score_weight > 0
@@ -265,9 +268,9 @@ class Encoder:
         """The radius of the region that contains the embedding of another view with probability `level`: (N,).
 
         That is where the root mean square of (embedding - mean) / scale is at most this (docs/scoring.md). The other
-        view is a random one, or the typical view for a calibrated encoder.
+        view is a random one, or the typical view if forecasts know which view they forecast.
         """
-        radius = getattr(self.method, "typical_radius" if self.is_conditional else "radius", None)
+        radius = getattr(self.method, "typical_radius", getattr(self.method, "radius", None))
         if radius is None:
             raise ProsminError(
                 "joint_radius needs an encoder of `prosmin calibrate`, or one that was trained with heads.radius true, "

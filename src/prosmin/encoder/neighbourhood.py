@@ -25,7 +25,7 @@ AROUND = (5, 10, 20)
 ROUNDS = 2
 """How often each image's place is replaced by the mean of its neighbours' places, which removes what is its own."""
 
-BELONGS = 0.95
+BELONGS = 0.9
 """Share of the images that belong; the others, the furthest from their neighbours, are less certain than all of these.
 See benchmarks/disagreement.py for these three numbers."""
 

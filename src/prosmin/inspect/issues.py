@@ -67,10 +67,10 @@ def outlier_issues(found: Outliers, names: Sequence[str], *, others: Sequence[st
 
 
 def uncertain_issues(found: Outliers, names: Sequence[str]) -> list[Issue]:
-    """Issues of the images with the highest uncertainty among those that are not flagged."""
-    order = np.argsort(-found.uncertainty, kind="stable")
+    """Issues of the images whose neighbours disagree most, among those that are not flagged."""
+    order = np.argsort(-found.disagreement, kind="stable")
     top = order[~found.flag[order]][: max(1, int(UNCERTAIN * len(order)))]
-    return [_issue(row, names, "uncertain", float(found.uncertainty[row])) for row in top.tolist()]
+    return [_issue(row, names, "uncertain", float(found.disagreement[row])) for row in top.tolist()]
 
 
 def quality_issues(found: Iterable[tuple[int, str, float]], names: Sequence[str]) -> list[Issue]:

@@ -23,6 +23,7 @@ class Outliers(NamedTuple):
     nearest: Numbers  # (N,): row of the nearest image of the reference
     near: NDArray[np.float32]  # (N,): its distance
     uncertainty: NDArray[np.float32]  # (N,): see Neighbourhood
+    disagreement: NDArray[np.float32]  # (N,): the same
     threshold: float
     rate: float  # the share of images like the reference that may be flagged
 
@@ -51,8 +52,8 @@ def find_outliers(
     groups_of = torch.from_numpy(theirs)[chosen].to(device)
     k = NEIGHBOURS if reference is not None else AMONG_THEMSELVES
     fitted = references.fit(bank[chosen.to(device)], chosen.to(device), groups_of, space=space, neighbours=k)
-    measured = fitted.measure(features, own.to(device))
-    nearest, near, score, uncertainty = (found.cpu().numpy() for found in measured)
+    measured = (*fitted.measure(features, own.to(device)), fitted.images.disagreement(features, own.to(device)))
+    nearest, near, score, uncertainty, disagreement = (found.cpu().numpy() for found in measured)
     if reference is None:
         # A share of the different images, by default one at least: among all, the copies of an outlier would count as
         # several, all with the score of the threshold, and none would be above it.
@@ -62,4 +63,5 @@ def find_outliers(
     else:
         rate = references.possible_rate(len(fitted.scores), rate)
         threshold = fitted.threshold(rate)
-    return Outliers(score, score.astype(np.float64) > threshold, nearest, near, uncertainty, threshold, rate)
+    flag = score.astype(np.float64) > threshold
+    return Outliers(score, flag, nearest, near, uncertainty, disagreement, threshold, rate)

@@ -71,7 +71,7 @@ class DINO(nn.Module):
     def forward(self, views: Views, draws: Draws) -> Output:
         """Cross-entropy of every online view with the target's probabilities of the other global views."""
         G, B = views.global_views.shape[:2]
-        groups = [group.flatten(0, 1) for group in views if group is not None]
+        groups = [group.flatten(0, 1) for group in views.groups]
         self.frozen = freeze_for(self.freeze_epochs, self.online.projector.last_weights(), draws)
         features, online = self.online(groups)  # (V B, D), (V B, K)
         with torch.no_grad():

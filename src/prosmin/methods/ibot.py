@@ -98,7 +98,7 @@ class IBOT(nn.Module):
     def forward(self, views: Views, draws: Draws) -> Output:
         """DINO's loss of the class tokens plus the loss of the patches hidden from the online network."""
         G, B = views.global_views.shape[:2]
-        groups = [group.flatten(0, 1) for group in views if group is not None]
+        groups = [group.flatten(0, 1) for group in views.groups]
         self.frozen = freeze_for(self.freeze_epochs, self.online.last_weights(), draws)
         mask, chosen = self.hide(G, draws)  # (G B, P), (G B, M)
         features, online, patches = self.online(groups, mask, chosen)  # (V B, D), (V B, K), (G B, M, K)

@@ -90,7 +90,7 @@ class MoCoV3(nn.Module):
     def forward(self, views: Views, draws: Draws) -> Output:
         """Queries of each view against the keys of the other global views of all images."""
         G, B = views.global_views.shape[:2]
-        groups = [group.flatten(0, 1) for group in views if group is not None]
+        groups = [group.flatten(0, 1) for group in views.groups]
         features, projections = self.online(groups)  # (V B, D), (V B, K)
         queries = _unit(self.predictor(projections)).unflatten(0, (-1, B))  # (V, B, K)
         with torch.no_grad():

@@ -4,6 +4,9 @@ Vahidi et al., Probabilistic Self-supervised Learning via Scoring Rules Minimiza
 where this differs from the paper and why.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,12 +16,24 @@ from prosmin.data.views import Views
 from prosmin.methods.identification import Identification, constant
 from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.models.batchnorm import gather_rows
+from prosmin.models.condition import condition, typical_condition
 from prosmin.models.heads import Embedder, build_predictor
 from prosmin.models.radius import RadiusForecast
 from prosmin.models.target import make_target, update_target
 from prosmin.models.whitening import Whitening, make_centre, unit_variance
 from prosmin.randomness import Streams, box_muller
 from prosmin.scoring import median_bandwidth, noise_count, view_scores
+
+
+def at_targets(score: Callable[..., Tensor], *forecast: Tensor, target: Tensor) -> Tensor:
+    """`score(*forecast, target)` of forecasts (V, B, K) at targets (G, B, K): (V, G, B).
+
+    Where there is one forecast for each target, (V, G, B, K), it is scored at this target alone.
+    """
+    if forecast[0].ndim == target.ndim:
+        return score(*forecast, target)
+    parts = [score(*(x[:, g] for x in forecast), target[g : g + 1]) for g in range(len(target))]
+    return torch.cat(parts, dim=1)
 
 
 class ForecastNoise(nn.Module):
@@ -46,13 +61,19 @@ class ForecastScore(nn.Module):
         weights: Tensor,
         bandwidth: float | Tensor | None = None,
     ) -> Tensor:
-        """mean, scale (V, B, K), target (G, B, K), noise (V, B, S', K), weights (V, G, B) -> mean scores (B,)."""
-        scores = view_scores(mean, scale, target, noise=noise, bandwidth=bandwidth, **self.settings)
+        """mean, scale (V, B, K), target (G, B, K), noise (V, B, S', K), weights (V, G, B) -> mean scores (B,).
+
+        A view's forecasts have the same noise for every target, also where there is one for each, (V, G, B, K).
+        """
+        score = partial(view_scores, noise=noise, bandwidth=bandwidth, **self.settings)
+        scores = at_targets(score, mean, scale, target=target)
         return (weights * scores).sum((0, 1)) / weights.sum((0, 1))
 
 
 class ProSMIN(nn.Module):
     """Online: f, g and q. Target: f, g and the centre, or the whitening that generalises it."""
+
+    typical: Tensor
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -73,13 +94,17 @@ class ProSMIN(nn.Module):
         self.radius = RadiusForecast(config.heads.dim, unit=unit) if has_radius else None
         self.is_whitened = config.target.is_whitened(config.heads)
         self.normalise = config.target.normalise
+        self.is_conditional = config.heads.condition  # forecasts depend on which view is forecast
+        if self.is_conditional:
+            self.register_buffer("typical", typical_condition(config.views), persistent=False)
 
     def forward(self, views: Views, draws: Draws) -> Output:
         """The score of every view's forecast against the target's embeddings of the global views."""
         G, B = views.global_views.shape[:2]
-        groups = [group.flatten(0, 1) for group in views if group is not None]
+        groups = [group.flatten(0, 1) for group in views.groups]
         features, t = self.online(groups)  # (V B, D), (V B, K)
-        mean, scale = (x.unflatten(0, (-1, B)) for x in self.predictor(t))  # (V, B, K)
+        told = self.told(views)
+        mean, scale = self.forecast(t.unflatten(0, (-1, B)), told)  # (V, B, K); told of the target (V, G, B, K)
         with torch.no_grad():
             raw = self.target(groups[:1])[1].unflatten(0, (G, B))  # (G, B, K)
             centred = self.centre(raw)
@@ -87,9 +112,12 @@ class ProSMIN(nn.Module):
         losses = self.loss.score_weight * self.score(mean, scale, target, draws)
         if self.radius is not None:
             weights = self.pairs(len(mean), target)
-            losses = losses + (weights * self.radius.score(mean, scale, target)).sum((0, 1)) / weights.sum((0, 1))
+            scores = at_targets(self.radius.score, mean, scale, target=target)
+            losses = losses + (weights * scores).sum((0, 1)) / weights.sum((0, 1))
         if self.loss.identification:
-            losses = losses + self.loss.identification * self.identify(t, mean, target)
+            losses = losses + self.loss.identification * self.identify(t, mean, target, told)
+        if told is not None:  # of the global views each forecast of the other
+            mean, scale = (torch.stack([x[g, G - 1 - g] for g in range(G)]) for x in (mean, scale))
         observed = {"features": features[: G * B].detach(), "target": raw}
         if self.loss.score_weight:
             observed["scale"] = scale.detach()
@@ -99,8 +127,22 @@ class ProSMIN(nn.Module):
             observed["covariance"] = self.centre.covariance
         return Output(losses, observed, statistics={"centre": self.centre.batch_statistics(raw)})
 
+    def told(self, views: Views) -> Tensor | None:
+        """What every view's forecast of every target is told, (V, G, B, C); None if it is told nothing."""
+        if not self.is_conditional:
+            return None
+        assert views.parameters is not None
+        return condition(views.parameters[:, None], views.parameters[: len(views.global_views)])
+
+    def forecast(self, t: Tensor, told: Tensor | None) -> tuple[Tensor, Tensor]:
+        """t (V, B, K) -> mean and scale (V, B, K); told of each target, (V, G, B, C), (V, G, B, K)."""
+        given = [t] if told is None else [t[:, None].expand(*told.shape[:-1], -1), told]
+        mean, scale = self.predictor(*(x.flatten(0, -2) for x in given))
+        shape = given[0].shape[:-1]
+        return mean.unflatten(0, shape), scale.unflatten(0, shape)
+
     def score(self, mean: Tensor, scale: Tensor, target: Tensor, draws: Draws) -> Tensor:
-        """mean, scale (V, B, K) against target (G, B, K) -> one loss per image, (B,)."""
+        """mean, scale (V, B, K) or (V, G, B, K) against target (G, B, K) -> one loss per image, (B,)."""
         loss = self.loss
         count = noise_count(loss.estimator, loss.samples, loss.antithetic)
         noise = None
@@ -116,15 +158,16 @@ class ProSMIN(nn.Module):
             bandwidth = median_bandwidth(gather_rows(target)[0], validate=False)
         return self.scorer(mean, scale, target, noise, weights, bandwidth)
 
-    def identify(self, t: Tensor, mean: Tensor, target: Tensor) -> Tensor:
-        """The identification loss: t (V B, K), its forecast's mean (V, B, K), target (G, B, K) -> (B,)."""
+    def identify(self, t: Tensor, mean: Tensor, target: Tensor, told: Tensor | None = None) -> Tensor:
+        """The identification loss: t (V B, K), its forecasts' mean (V, B, K), target (G, B, K) -> (B,)."""
         if self.loss.score_weight:  # then the score alone trains the predictor, so that its forecast stays proper
             with constant(self.predictor):
-                mean = self.predictor(t)[0].unflatten(0, (-1, target.shape[1]))
+                mean, _ = self.forecast(t.unflatten(0, (-1, target.shape[1])), told)
         targets, first = gather_rows(target)  # (G, N, K)
         rows = torch.arange(first, first + target.shape[1], device=t.device)
         weights = self.pairs(len(mean), target)
-        return (weights * self.identification(mean, targets, rows)).sum((0, 1)) / weights.sum((0, 1))
+        scores = at_targets(partial(self.identification, rows=rows), mean, target=targets)
+        return (weights * scores).sum((0, 1)) / weights.sum((0, 1))
 
     def pairs(self, views: int, target: Tensor) -> Tensor:
         """Weights (V, G, B) of pairs of views and targets: 1, or 0 for the same view if `same_view` is false."""
@@ -138,10 +181,12 @@ class ProSMIN(nn.Module):
         update_target(self.target, self.online, momentum=momentum)
         self.centre.update(statistics["centre"])
 
-    def encode(self, x: Tensor) -> Embedding:
-        """Evaluation views, (N, 3, h, h)."""
+    def encode(self, x: Tensor, condition: Tensor | None = None) -> Embedding:
+        """Views (N, 3, h, h); where forecasts are told of their view (N, C), by default of the typical view."""
         features, t = self.online([x])
-        mean, scale = self.predictor(t)
+        if self.is_conditional and condition is None:
+            condition = self.typical.expand(x.shape[0], -1)
+        mean, scale = self.predictor(t) if condition is None else self.predictor(t, condition)
         return Embedding(features, mean, scale if self.loss.score_weight else None)
 
     def observe(self, x: Tensor) -> Tensor:

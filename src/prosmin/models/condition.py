@@ -21,6 +21,7 @@ _SIDE = 1e-6  # the shortest side of a box, as a share of the image's
 
 def condition(given: Tensor, target: Tensor) -> Tensor:
     """Two views' parameters (..., P) -> (..., CONDITION), relative to the given view's box and not to the image."""
+    given, target = torch.broadcast_tensors(given, target)
     own, other = given[..., :4].double(), target[..., :4].double()  # top, left, height, width
     (side, further) = (box[..., 2:].clamp_min(_SIDE) for box in (own, other))
     offset = (other[..., :2] + further / 2 - own[..., :2] - side / 2) / side  # of the centres: down, right

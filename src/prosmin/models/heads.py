@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from prosmin.config import Config, ProsminHeads
 from prosmin.models.backbones import build_backbone
+from prosmin.models.condition import CONDITION
 from prosmin.models.vit import encode
 from prosmin.models.whitening import BatchWhitening
 
@@ -108,11 +109,10 @@ class GaussianPredictor(nn.Module):
     rate of 0.001; the forecast would overshoot its target in every step, and the target's variance would collapse.
     """
 
-    def __init__(self, heads: ProsminHeads, *, condition: int = 0) -> None:
-        """`condition`: further inputs, which are not in the target's units."""
+    def __init__(self, heads: ProsminHeads) -> None:
         super().__init__()
         dim, hidden = heads.dim, heads.predictor_hidden
-        inputs = dim + condition
+        inputs = dim + CONDITION if heads.condition else dim
         self.body = mlp([inputs, hidden, hidden], batchnorm=heads.batchnorm) if heads.predictor else nn.Identity()
         width = hidden if heads.predictor else dim
         # A buffer, so that checkpoints have it: older weights without a unit have the same shapes but another meaning.
@@ -129,7 +129,10 @@ class GaussianPredictor(nn.Module):
                     nn.init.zeros_(layer.bias)
 
     def forward(self, t: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(N, K), (N, C) -> mean (N, K), scale (N, K); the deterministic twin's scale is 0."""
+        """(N, K), (N, C) -> mean (N, K), scale (N, K); the deterministic twin's scale is 0.
+
+        The condition, which only heads with `condition` take, is not in the target's units.
+        """
         t = t / self.unit
         h = self.body(t if condition is None else torch.cat([t, condition.to(t)], dim=-1))
         mean = self.unit * self.mean(h)

@@ -1,6 +1,6 @@
 """One training step: images become views, views a loss and its gradient, the gradient an update; the target follows."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -110,8 +110,9 @@ class TrainingStep:
         share = config.training.batch_size // fabric.world_size
         self.positions = torch.arange(share, device=fabric.device) + fabric.global_rank * share
         is_compiled = config.compute.compile != "none"
+        render = view_making.render_told if getattr(model, "is_conditional", False) else view_making.render
         # Image sizes seldom change; code for any shape would take twice the time.
-        self._render = torch.compile(view_making.render, dynamic=False) if is_compiled else view_making.render
+        self._render = torch.compile(render, dynamic=False) if is_compiled else render
 
     def __call__(self, step: int, batch: Batch | list[Views], values: Values) -> StepResult:
         """Minimise the mean loss of a batch, or of views made before, once."""
@@ -238,39 +239,44 @@ class StaticDraws(Draws):
         return self.scalars[purpose][0]
 
 
+def graph_inputs(batch: Batch | list[Views]) -> dict[str, Tensor]:
+    """The tensors of a step that change from batch to batch: images and sizes, or the fields of views made before."""
+    if isinstance(batch, Batch):
+        return {"images": batch.images, "sizes": batch.sizes}
+    return {name: x for name, x in batch[0]._asdict().items() if x is not None}
+
+
 class GraphTrainingStep(TrainingStep):
     """Views, forward and backward recorded as one CUDA graph; the few kernels of the update are launched one by one."""
 
     _graph: Recorded[StepResult] | None = None
-    _recorded_for: tuple[bool, list[torch.Size]] | None = None
-    _inputs: Sequence[Tensor] = ()
+    _recorded_for: dict[str, torch.Size] | None = None
+    _inputs: Mapping[str, Tensor]
     _static_draws: StaticDraws
 
     def compute_gradient(self, step: int, batch: Batch | list[Views]) -> StepResult:
         """Copy the inputs to the graph's own memory and replay it; record again where their shapes have changed."""
-        from_images = isinstance(batch, Batch)
-        inputs = [batch.images, batch.sizes] if isinstance(batch, Batch) else [x for x in batch[0] if x is not None]
-        shapes = (from_images, [x.shape for x in inputs])
+        inputs = graph_inputs(batch)
+        shapes = {name: x.shape for name, x in inputs.items()}
         if self._graph is None or shapes != self._recorded_for:
-            self._record(step, inputs, from_images=from_images)
+            self._record(step, inputs)
             self._recorded_for = shapes
         assert self._graph is not None
-        for static, value in zip(self._inputs, inputs, strict=True):
-            static.copy_(value)
+        for name, value in inputs.items():
+            self._inputs[name].copy_(value)
         self._static_draws.move_to(step, self.epoch_of(step))
         loss, norm, output = self._graph()
         # The next step overwrites these; the loop reads them some steps later.
         return StepResult(loss.clone(), norm.clone(), Output(output.losses.clone(), output.observed, output.statistics))
 
-    def _record(self, step: int, inputs: Sequence[Tensor], *, from_images: bool) -> None:
+    def _record(self, step: int, inputs: Mapping[str, Tensor]) -> None:
         self._graph = None  # frees its memory first
         self._clear_gradient()
-        static = self._inputs = [x.clone() for x in inputs]
+        static = self._inputs = {name: x.clone() for name, x in inputs.items()}
         draws = self._static_draws = StaticDraws(self.config.training.seed, step, self.positions, self.epoch_of(step))
 
         def work() -> StepResult:
-            ready = Views(static[0], static[1] if len(static) > 1 else None)
-            views = self.views(static[0], static[1], draws) if from_images else ready
+            views = self.views(**static, draws=draws) if "images" in static else Views(**static)
             return self._forward_backward([(views, draws)])
 
         self._graph = Recorded(work)
