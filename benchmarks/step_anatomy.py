@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from prosmin.benchmark.measure import Timing, measure, synchronise
 from prosmin.benchmark.trainer import Trainer
 from prosmin.config import Config
-from prosmin.data.views import GLOBAL_VIEWS, Views
+from prosmin.data.views import GLOBAL_VIEWS, PARAMETERS, Views
 from prosmin.methods.output import Draws
 from prosmin.scoring import noise_count
 
@@ -31,22 +31,25 @@ def random_views(config: Config, *, pictures: int, device: torch.device) -> View
 
     views = config.views
     local = draw(views.local, views.local_size) if views.local else None
-    return Views(draw(GLOBAL_VIEWS, views.global_size), local)
+    told = torch.zeros(GLOBAL_VIEWS + views.local, pictures, len(PARAMETERS), device=device)
+    return Views(draw(GLOBAL_VIEWS, views.global_size), local, told)
 
 
 def count_flops(config: Config) -> float:
     """Floating-point operations of products and convolutions that one image costs in a step."""
+    whitens = "whiten" in (getattr(config.heads, "last", ""), getattr(config.target, "whitening", ""))
+    pictures = config.training.batch_size if whitens else PICTURES  # whitening needs more images than dimensions
     small = dataclasses.replace(
         config,
-        training=dataclasses.replace(config.training, batch_size=PICTURES, accumulate=1),
+        training=dataclasses.replace(config.training, batch_size=pictures, accumulate=1),
         compute=dataclasses.replace(config.compute, compile="none"),
     )
     trainer = Trainer(small)
-    views = random_views(small, pictures=PICTURES, device=trainer.device)
+    views = random_views(small, pictures=pictures, device=trainer.device)
     # Plain attention: the counter sees its products on every device, and nothing that is computed twice.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         trainer.train([views])
-    return counter.get_total_flops() / PICTURES
+    return counter.get_total_flops() / pictures
 
 
 def pieces_of_a_step(trainer: Trainer, views: Views) -> dict[str, Timing]:
