@@ -199,12 +199,6 @@ def tuning(results: Results) -> list[str]:
     return table(("network", "method", "trials", KNN.title, LINEAR.title, NEAR.title, FAR.title), rows)
 
 
-TABLES: dict[str, Callable[[Results], list[str]]] = {
-    "summary": summary, "differences": differences, "lowshot": lowshot, "rankings": rankings, "forecasts": forecasts,
-    "calibration": calibration, "ood": ood, "lam": lam, "tuning": tuning,
-}  # fmt: skip
-
-
 # The tables of README.md and docs/
 
 
@@ -419,14 +413,15 @@ def calibrated(results: Results) -> list[str]:
         low, high = found["gain_interval"]
         rows.append((
             f"{_encoder(name) if found['epochs'] is None else name}, {epochs}",
-            f"{100 * found['coverage']['coverage_90']:.1f}",
-            f"{100 * found['coverage']['joint_coverage_90']:.1f}",
+            *(f"{100 * found['typical'][name]:.1f}" for name in ("coverage_90", "joint_coverage_90")),
+            *(f"{100 * found['coverage'][name]:.1f}" for name in ("coverage_90", "joint_coverage_90_radius")),
             f"{100 * found['held_out']['skill']:.1f}",
             f"{found['r_auroc']['default']['uncertainty']:.1f}",
             *(f"{rival:.1f}" for rival in rivals),
             f"{low:+.1f} to {high:+.1f}",
         ))  # fmt: skip
-    head = ("encoder", "in 90 % intervals", "in joint 90 % regions", "skill", "`encoder.uncertainty`")
+    head = ("encoder", "typical view in 90 % intervals", "in joint regions", "random views in 90 % intervals",
+            "in joint regions", "skill", "`encoder.uncertainty`")  # fmt: skip
     return table((*head, *RIVALS, "gain by the forecast"), rows)
 
 
@@ -457,6 +452,11 @@ def own_folder(results: Results) -> list[str]:
     ]
     return table(("encoder", "score", *(SETS.get(kind, kind) for kind in kinds)), rows)
 
+
+TABLES: dict[str, Callable[[Results], list[str]]] = {
+    "summary": summary, "differences": differences, "lowshot": lowshot, "rankings": rankings, "forecasts": forecasts,
+    "calibration": calibration, "ood": ood, "lam": lam, "tuning": tuning, "errors": errors,
+}  # fmt: skip
 
 GEOMETRY = "geometry-cifar10-vit-cpu"
 RIVALS = ("centred distance", "neighbour dispersion", "half-whitened distance")
