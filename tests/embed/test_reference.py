@@ -52,6 +52,23 @@ class TestThreshold:
         assert found.nearest.tolist() == [14, 11]
         torch.testing.assert_close(found.near, torch.stack([chord[1.0], torch.tensor(0.0)]), rtol=1e-5, atol=1e-3)
 
+    def test_copies_in_the_reference_change_nothing_but_are_recognised(self):
+        random = torch.Generator().manual_seed(1)
+        features, new = torch.randn(60, 8, generator=random), torch.randn(20, 8, generator=random)
+        space = fit_space(features)
+        once = reference.fit(features, torch.arange(60), torch.arange(60), space=space)
+        twice = reference.fit(features.repeat(2, 1), torch.arange(120), torch.arange(120), space=space)
+        assert torch.equal(twice.scores, once.scores)
+        for found, expected in zip(twice.measure(new), once.measure(new), strict=True):
+            torch.testing.assert_close(found, expected)
+        copy = twice.measure(features[3:4], torch.tensor([63]))  # image 63 of the reference is a copy of image 3
+        assert copy.nearest.tolist() == [3]
+        assert copy.near < 1e-3
+
+    def test_features_that_are_all_alike_are_not_taken_for_copies(self):
+        fitted = reference.fit(torch.ones(30, 8), torch.arange(30), torch.arange(30), space=fit_space(torch.eye(8)))
+        assert len(fitted.images.features) == 30
+
     @pytest.mark.parametrize("count", [40, 500])
     def test_new_images_are_flagged_at_the_requested_rate(self, count):
         """At most at the rate of the threshold on average over draws, and not far below it.

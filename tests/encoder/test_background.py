@@ -8,9 +8,10 @@ import torch
 
 import prosmin
 from coloured import coloured
+from prosmin.data.image_sets import load_pictures
 from prosmin.data.sources.photos import open_photos
 from prosmin.encoder import load, shipped, untrained
-from prosmin.encoder.background import FILE, SAMPLE, make_background, read_background, write_background
+from prosmin.encoder.background import FILE, SAMPLE, Background, make_background, read_background, write_background
 from prosmin.encoder.file import REFERENCE
 from prosmin.encoder.space import fit_space
 from prosmin.errors import ProsminError
@@ -134,8 +135,28 @@ class TestOfAnEncoder:
             assert sample.isfinite().all()
             assert encoder.known.k == 10
 
+    def test_copies_in_the_sample_count_once(self):
+        encoder = load("cifar10-vit", device="cpu")
+        sample = encoder.background.sample[:30]
+        for repeats in (1, 2):
+            encoder._training = None
+            encoder._background = Background(encoder.background.space, sample.repeat(repeats, 1))
+            assert torch.equal(encoder.known.features, sample)
+
 
 class TestOfARun:
+    def test_training_images_are_recognised_without_their_pixels(self, trained):
+        """Their uncertainty is the same as with the training images as the reference, which knows the pixels."""
+        encoder, images = load(trained, device="cpu"), load_pictures("photos@train")
+        images = images.subset(torch.arange(40))
+        sample = encoder.features(images)
+        encoder._background = Background(encoder.background.space, sample.half().float())
+        assert encoder.known.recognise(sample).tolist() == list(range(40))
+        assert encoder.known.recognise(encoder.features("photos@test")).tolist().count(-1) > 100
+        found = encoder.uncertainty(images)
+        expected = encoder.fit_reference(images).uncertainty(images)
+        assert torch.corrcoef(torch.stack([found, expected]))[0, 1] > 0.99
+
     def test_pretrain_stores_features_of_training_images(self, trained):
         encoder = load(trained, device="cpu")
         space, sample = read_background(trained, encoder=encoder.card["hash"])

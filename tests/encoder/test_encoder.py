@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from prosmin.data.views import typical_view
 from prosmin.encoder import load, untrained
 from prosmin.encoder.encoder import _suitable_batch
 from prosmin.encoder.neighbourhood import Neighbourhood
@@ -40,9 +41,19 @@ def test_repr(encoder, tmp_path):
     assert other.startswith("Encoder(method: none of ours, backbone: test_vit, step: unknown, ")
 
 
+def test_what_is_observed_of_the_typical_view(encoder, images):
+    sizes = torch.tensor(images.shape[2:]).expand(len(images), 2)
+    typical = typical_view(images, sizes, encoder.config.views)
+    found = encoder.observe(images)
+    torch.testing.assert_close(found, encoder.method.observe(typical), rtol=1e-4, atol=1e-5)
+    assert found.shape == encoder(images).mean.shape
+    with pytest.raises(ProsminError, match=r"prosmin calibrate.*method\.name prosmin"):
+        untrained(tiny_method("dino")).observe(images)
+
+
 class TestReference:
     def test_an_image_of_the_reference_is_not_its_own_neighbour(self, tmp_path, images, belonging):
-        """In whatever form it comes, also after loading; a duplicate in the reference is another image."""
+        """In whatever form it comes, also after loading; copies in the reference change nothing."""
         encoder = untrained(tiny_method("prosmin")).fit_reference(belonging)
         features, new = (encoder.background.space(encoder.features(some)) for some in (belonging, images))
         similarities, _ = nearest(features, features, 4, exclude_self=True)  # of 12 images a third
@@ -56,8 +67,10 @@ class TestReference:
         torch.testing.assert_close(
             encoder.ood_score(images), (2 - 2 * similarities).sqrt().mean(1), rtol=1e-3, atol=1e-4
         )
-        copies = encoder.fit_reference(belonging.repeat(11, 1, 1, 1)).ood_score(belonging)
-        torch.testing.assert_close(copies, torch.zeros(12), rtol=0, atol=2e-3)  # ten copies remain, and k is 10
+        before = encoder.ood_score(belonging), encoder.uncertainty(images)
+        encoder.fit_reference(belonging.repeat(3, 1, 1, 1))
+        after = encoder.ood_score(belonging), encoder.uncertainty(images)
+        torch.testing.assert_close(after, before, rtol=1e-3, atol=1e-3)
 
     def test_uncertainty_is_that_of_the_reference(self, images, belonging):
         """An image of the reference is not its own neighbour; without a reference, the forecast's uncertainty."""
@@ -78,19 +91,19 @@ class TestReference:
 
     def test_a_few_images_may_be_unreadable(self, folder):
         (folder / "3.png").write_text("no image")
-        for i in range(5, 11):
-            (folder / f"{i}.png").write_bytes((folder / "0.png").read_bytes())
+        for i in range(5, 12):
+            Image.new("RGB", (40, 40), (20 * i, 0, 0)).save(folder / f"{i}.png")
         generous = untrained(tiny_method("prosmin", data__max_bad="0.2"))
         generous.fit_reference(folder)
         assert generous.ood_score(folder / "0.png").shape == (1,)
-        with pytest.raises(ProsminError, match=r"1 of 11[^$]*0\.01[^$]*3\.png"):
+        with pytest.raises(ProsminError, match=r"1 of 12[^$]*0\.01[^$]*3\.png"):
             untrained(tiny_method("prosmin")).fit_reference(folder)
 
     def test_few_images_are_refused_and_the_reference_before_stays(self, belonging, folder):
         encoder = untrained(tiny_method("prosmin")).fit_reference(belonging[:10])
         expected = encoder.ood_score(belonging)
-        for few, count in ((belonging[:9], 9), (folder, 5)):
-            with pytest.raises(ProsminError, match=rf"{count} readable images; allowed: 10 or more"):
+        for few, count in ((belonging[:9], 9), (folder, 5), (belonging[:1].repeat(20, 1, 1, 1), 1)):
+            with pytest.raises(ProsminError, match=rf"{count} different readable images; allowed: 10 or more"):
                 encoder.fit_reference(few)
         assert torch.equal(encoder.ood_score(belonging), expected)
 
@@ -115,12 +128,12 @@ def test_an_unknown_device(encoder, device):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_features_do_not_need_the_heads(method, images, monkeypatch):
+def test_features_do_not_need_the_heads(method, images, belonging, monkeypatch):
     encoder = untrained(tiny_method(method))
     expected = encoder(images).features
     monkeypatch.setattr(encoder.method, "encode", None)
     assert torch.equal(encoder.features(images), expected)
-    assert encoder.fit_reference(images.repeat(2, 1, 1, 1)).ood_score(images).shape == (5,)
+    assert encoder.fit_reference(belonging).ood_score(images).shape == (5,)
 
 
 def test_bf16(encoder, images):

@@ -68,8 +68,9 @@ class TestEncoder:
 
     def test_uncertainty_is_the_variance_over_views(self, file, pictures):
         encoder = load(f"timm:test_vit@{file}")
-        views = torch.stack([view.features for view in encoder.views(pictures)])
-        torch.testing.assert_close(encoder.uncertainty(pictures), views.var(0).mean(1))
+        for i in (0, 5):  # the views of the first image of a set, whatever its place in this one
+            views = torch.stack([view.features for view in encoder.views(pictures.subset(torch.tensor([i])))])
+            torch.testing.assert_close(encoder.uncertainty(pictures)[i], views.var(0).mean(), rtol=1e-3, atol=1e-6)
 
     def test_untrained_is_the_same_network_with_random_weights(self, file, pictures):
         encoder = load(f"timm:test_vit@{file}")

@@ -91,10 +91,20 @@ def test_the_hash_of_an_image_depends_on_its_pixels_and_not_on_its_padding() -> 
     assert len(knn.pixel_hash(black, torch.tensor([[9, 7], [7, 9]])).unique()) == 2
 
 
-def test_of_several_copies_one_is_the_image_itself() -> None:
-    groups = knn.without_repeats(torch.tensor([7, 9, 7, 7]))
-    assert groups.tolist()[:2] == [7, 9]
-    assert len(groups.unique()) == 4
+def test_the_first_of_each_hash_stays() -> None:
+    assert knn.first_of_each(torch.tensor([7, 9, 7, 8, 9, 7])).tolist() == [0, 1, 3]
+
+
+def test_the_first_of_copies_stays_whatever_the_rounding() -> None:
+    random = torch.Generator().manual_seed(0)
+    features = 5 + torch.randn(300, 20, generator=random)
+    order = torch.randperm(300, generator=random)
+    bank = torch.cat([features, features[order], features[:10]])
+    bank = bank + 1e-5 * torch.randn(bank.shape, generator=random)
+    assert knn.first_of_copies(bank).tolist() == list(range(300))
+    assert knn.first_of_copies(features).tolist() == list(range(300))
+    assert knn.first_of_copies(torch.ones(5, 3)).tolist() == [0]
+    assert knn.first_of_copies(torch.ones(1, 3)).tolist() == [0]
 
 
 def test_a_class_without_a_vote_keeps_a_finite_likelihood() -> None:

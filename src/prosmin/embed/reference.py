@@ -18,6 +18,7 @@ from prosmin.data.sources.kind import resolved
 from prosmin.data.unreadable import CheckedSource
 from prosmin.encoder import LEAST_REFERENCE
 from prosmin.encoder.neighbourhood import NEIGHBOURS, Neighbourhood
+from prosmin.encoder.neighbours import first_of_copies
 from prosmin.encoder.space import Space
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import writing
@@ -143,7 +144,13 @@ def images_needed(false_alarms: float) -> int:
 
 
 def fit(features: Tensor, numbers: Tensor, groups: Tensor, *, space: Space, neighbours: int = NEIGHBOURS) -> Reference:
-    """The reference of features (M, D), with the number and the group of each image (M,)."""
+    """The reference of features (M, D), with the number and the group of each image (M,).
+
+    Of copies only the first counts: with copies of itself beside it every image would seem to have close neighbours.
+    """
+    kept = first_of_copies(features)
+    if len(kept) >= LEAST_REFERENCE:  # else all features are alike, and the images need not be copies
+        features, numbers, groups = features[kept], numbers[kept], groups[kept]
     images = Neighbourhood(
         features=features, space=space.to(features.device), groups=groups, neighbours=neighbours
     )  # fmt: skip

@@ -58,8 +58,8 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "flag": (pa.bool_(), "whether ood_score is above the threshold"),
     "uncertainty": (
         pa.float32(),
-        "how different the nearest reference images are from each other, above all for images far from them; 0 is "
-        "average. Without a reference: training images that the encoder carries; empty if it has none",
+        "how different the nearest reference images are from each other, above all for images far from them. "
+        "Without a reference: training images that the encoder carries; empty if it has none",
     ),
 }
 """Name -> type and meaning; `features` becomes a list of fixed size."""

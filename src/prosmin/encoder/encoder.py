@@ -26,10 +26,10 @@ from prosmin.encoder.detectors import KnnDistance
 from prosmin.encoder.file import write_encoder, write_reference
 from prosmin.encoder.foreign import Bare
 from prosmin.encoder.neighbourhood import Neighbourhood
-from prosmin.encoder.neighbours import pixel_hash, without_repeats
+from prosmin.encoder.neighbours import first_of_copies, first_of_each, pixel_hash
 from prosmin.encoder.stored import Match, open_stored
 from prosmin.errors import ProsminError
-from prosmin.methods import build_method
+from prosmin.methods import Observes, build_method
 from prosmin.methods.output import Embedding
 from prosmin.models.condition import condition
 from prosmin.models.radius import region_radius
@@ -194,7 +194,8 @@ class Encoder:
     @property
     def scores(self) -> dict[str, str]:
         """What `uncertainty` and `ood_score` of this encoder are."""
-        found = {"uncertainty": "mean log scale of the forecast, or variance between views where it has no scale"}
+        has_scale = isinstance(self.method, Calibrated) or self._learned_scale
+        found = {"uncertainty": "mean log scale of the forecast" if has_scale else "variance between random views"}
         if self.known is not None:
             whose = "training" if self._reference is None else "reference"
             found["uncertainty"] = f"disagreement of the nearest {whose} images; highest far from all of them"
@@ -205,43 +206,51 @@ class Encoder:
         return found
 
     @property
+    def _learned_scale(self) -> bool:
+        config = self.config
+        return config.method.name == "prosmin" and config.heads.scale == "learned" and config.loss.score_weight > 0
+
+    @property
     def known(self) -> Neighbourhood | None:
         """The images that an image is compared with for its uncertainty, on the device; None if there are none."""
         if isinstance(self._reference, Neighbourhood):
             self._reference = self._reference.to(self.device)  # kept, with the statistics that it computes once
             return self._reference
         background = self._background
-        if background is None or background.sample is None or len(background.sample) < LEAST_REFERENCE:
-            return None
-        own = self._training or Neighbourhood(features=background.sample, space=background.space)
-        self._training = own.to(self.device)
+        if self._training is None and background is not None and background.sample is not None:
+            sample = background.sample[first_of_copies(background.sample)]
+            if len(sample) >= LEAST_REFERENCE:
+                rows = torch.arange(len(sample))
+                self._training = Neighbourhood(features=sample, space=background.space, groups=rows)
+        self._training = self._training and self._training.to(self.device)
         return self._training
 
     @torch.no_grad()
     def uncertainty(self, images: Images) -> Tensor:
         """One number per image, larger is less certain: how different the nearest known images are from each other.
 
-        0 is an average image, in standard deviations; images far from all known ones are above all others.
-
-        Known are the images of the reference, or some training images that the encoder carries. Without either it is
-        `forecast_uncertainty`. `scores` says which it is.
+        In standard deviations of the known images, whose mean is 0; images far from all of them are above all others.
+        Known are the images of the reference, or some training images that the encoder carries; none is its own
+        neighbour. Without either it is `forecast_uncertainty`. `scores` says which it is.
         """
         if (known := self.known) is None:
             return self.forecast_uncertainty(images)
-        features, contents = self._features_and_contents(open_images(images))
-        return known.uncertainty(features.to(self.device), contents.to(self.device)).cpu()
+        features, contents = (x.to(self.device) for x in self._features_and_contents(open_images(images)))
+        return known.uncertainty(features, known.recognise(features) if known is self._training else contents).cpu()
 
     @torch.no_grad()
     def forecast_uncertainty(self, images: Images) -> Tensor:
-        """What the forecast alone says, larger is less certain: mean log scale; without it, variance over views."""
+        """What the forecast alone says, larger is less certain: mean log scale; without it, variance over views.
+
+        The views have the same places and colours for all images, so that they can be compared.
+        """
         given = open_images(images)
         found = [self._encode_summary(batch).log_scale for batch in self._batches(given)]
         scales = [part.cpu() for part in found if part is not None]
         if scales and bool(torch.cat(scales).isfinite().any()):
             return torch.cat(scales)
-        return torch.cat(
-            [self._view_variance(batch, count=UNCERTAINTY_VIEWS, seed=0).cpu() for batch in self._batches(given)]
-        )
+        batches = (batch._replace(index=torch.zeros_like(batch.index)) for batch in self._batches(given))
+        return torch.cat([self._view_variance(batch, count=UNCERTAINTY_VIEWS, seed=0).cpu() for batch in batches])
 
     @torch.no_grad()
     def unexplained(self, images: Images) -> Tensor:
@@ -251,17 +260,31 @@ class Encoder:
         (docs/scoring.md). Forecasts that know which view they forecast are of the typical view here; the unit is that
         of random views.
         """
-        config = self.config
-        forecasts = config.method.name == "prosmin" and config.heads.scale == "learned" and config.loss.score_weight > 0
-        if not isinstance(self.method, Calibrated) and not (forecasts and config.target.whitening == "whiten"):
+        whitened = self._learned_scale and self.config.target.whitening == "whiten"
+        if not isinstance(self.method, Calibrated) and not whitened:
             raise ProsminError(
                 "unexplained needs an encoder of `prosmin calibrate`, or one that forecasts whitened targets with a "
                 "scale (target.whitening whiten, heads.scale learned, loss.score_weight above 0), which "
-                f"this {config.method.name} encoder does not. encoder.uncertainty works for every encoder."
+                f"this {self.config.method.name} encoder does not. encoder.uncertainty works for every encoder."
             )
         batches = self._batches(open_images(images))
         scales = [self._encode(self._evaluation_view(batch)).scale for batch in batches]
         return torch.cat([unexplained(scale).float().cpu() for scale in scales if scale is not None])
+
+    @torch.no_grad()
+    def observe(self, images: Images) -> Tensor:
+        """What a forecast is compared with: the embedding of the typical view, in the coordinates of mean (N, K).
+
+        Nine in ten of the coordinates should be within 1.645 scales of the mean. The typical view is the middle of the
+        image, without changes of colour.
+        """
+        if not isinstance(self.method, Observes):
+            raise ProsminError(
+                "observe needs an encoder that forecasts an embedding: one of `prosmin calibrate`, or one that was "
+                "trained with method.name prosmin, which this one was not. encoder.features works for every encoder."
+            )
+        batches = self._batches(open_images(images))
+        return torch.cat([self._observe(self._typical_view(batch)).float().cpu() for batch in batches])
 
     @torch.no_grad()
     def joint_radius(self, images: Images, *, level: float = 0.9) -> Tensor:
@@ -290,13 +313,13 @@ class Encoder:
     def fit_reference(self, images: Images) -> "Encoder":
         """Store the features of images that belong; of a folder or SPEC a few unreadable ones are left out."""
         features, contents = self._features_and_contents(open_images(images), max_bad=self.config.data.max_bad)
-        if len(features) < LEAST_REFERENCE:
+        kept = first_of_each(contents)  # with copies beside it every image would seem to have close neighbours
+        if len(kept) < LEAST_REFERENCE:
             raise ProsminError(
-                f"The reference has {len(features)} readable images; allowed: {LEAST_REFERENCE} or more. "
+                f"The reference has {len(kept)} different readable images; allowed: {LEAST_REFERENCE} or more. "
                 "Give fit_reference more images that belong."
             )
-        groups = without_repeats(contents)
-        self._reference = Neighbourhood(features=features, space=self.background.space, groups=groups)
+        self._reference = Neighbourhood(features=features[kept], space=self.background.space, groups=contents[kept])
         return self
 
     @torch.no_grad()

@@ -32,6 +32,9 @@ See benchmarks/disagreement.py for these three numbers."""
 MOST = 10_000
 """Images that the disagreement looks at: more do not make it better, and every one is compared with every other."""
 
+SAME = 0.05
+"""A query nearer to an image than this share of the usual distance between neighbours is that image, rounded."""
+
 _ROWS = 4096  # whose neighbours are in memory at once, and at most used for the moments
 _SMALLEST = 1e-6  # standard deviation, for images that are all alike
 
@@ -74,8 +77,14 @@ class Neighbourhood:
         distances = chord(cosines)  # (N, k)
         return Nearest(rows[:, 0], distances[:, 0], distances.mean(1))
 
+    def recognise(self, features: Tensor) -> Tensor:
+        """The group of the image that each of these is, -1 for other images: (N, D) -> (N,); by features alone."""
+        row, distance, _ = self.nearest(features)
+        assert self.groups is not None
+        return torch.where(distance < SAME * self._usual_gap, self.groups[row], -1)
+
     def uncertainty(self, features: Tensor, groups: Tensor | None = None) -> Tensor:
-        """How unclear an image's place is: (N, D), (N,) -> (N,); 0 is average, larger is less certain.
+        """How unclear an image's place is: (N, D), (N,) -> (N,); larger is less certain.
 
         The disagreement of its neighbours, in standard deviations of these images themselves. An image that is further
         away than BELONGS of them comes after all of them, by its distance: noise may have neighbours that agree.
@@ -146,6 +155,13 @@ class Neighbourhood:
         """The same with a group for each image, so that none is its own neighbour."""
         rows = torch.arange(len(self.features), device=self.features.device)
         return self if self.groups is not None else replace(self, groups=rows)
+
+    @cached_property
+    def _usual_gap(self) -> Tensor:
+        """The median distance of some of these images to the nearest other one."""
+        each, step = self._each, -(-len(self.features) // _ROWS)
+        assert each.groups is not None
+        return each.nearest(self.features[::step], each.groups[::step]).distance.median()
 
     @cached_property
     def _usual(self) -> tuple["_Usual", "_Usual"]:

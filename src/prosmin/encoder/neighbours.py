@@ -4,6 +4,7 @@ One rule holds everywhere: an image is never its own neighbour. Where a query ma
 groups, and rows of the query's own group are left out. A group is an image, or images that overlap.
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -92,13 +93,31 @@ def pixel_hash(images: Tensor, sizes: Tensor) -> Tensor:
     return pixels + weighted_sum(sizes.to(images.device), _COLUMN)
 
 
-def without_repeats(hashes: Tensor) -> Tensor:
-    """Groups (M,) for a bank of images with these hashes: an image leaves out itself, but not its duplicates.
+def first_of_each(hashes: Tensor) -> Tensor:
+    """The rows (m,), rising, of a bank of images with these hashes (M,) without those that repeat an earlier one."""
+    return torch.from_numpy(np.sort(np.unique(hashes.cpu().numpy(), return_index=True)[1]))
 
-    The second and every further copy gets a number that is the hash of no image.
+
+_COPY = 1e-5  # squared distance, relative to the spread of the features, below which it is rounding
+_WINDOW = 8
+
+
+def first_of_copies(features: Tensor) -> Tensor:
+    """The rows (m,), rising, of a bank (M, D) without those that repeat an earlier one apart from rounding.
+
+    Copies lie side by side in the order of one random coordinate, so that not all pairs need to be compared. Of many
+    copies with rounding some may stay.
     """
-    first = {found: i for i, found in reversed(list(enumerate(hashes.tolist())))}
-    return torch.tensor([found if first[found] == i else -1 - i for i, found in enumerate(hashes.tolist())])
+    x = features.float() - features.float().mean(0)
+    axis = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(0)).to(x)
+    order = (x @ axis).argsort(stable=True)
+    limit = _COPY * x.square().sum(1).mean()
+    repeats = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    for apart in range(1, min(_WINDOW, len(x) - 1) + 1):
+        one, other = order[apart:], order[:-apart]
+        copies = (x[one] - x[other]).square().sum(1) <= limit
+        repeats[torch.maximum(one, other)[copies]] = True
+    return (~repeats).nonzero()[:, 0]
 
 
 def vote(similarities: Tensor, labels: Tensor, *, classes: int, temperature: float = 0.07) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from prosmin.embed import reference as references
 from prosmin.encoder import LEAST_REFERENCE
 from prosmin.encoder.neighbourhood import AMONG_THEMSELVES, NEIGHBOURS
+from prosmin.encoder.neighbours import first_of_each
 from prosmin.encoder.space import Space
 
 Numbers = NDArray[np.int64]
@@ -44,7 +45,7 @@ def find_outliers(
     bank, bank_pixels = (features, pixels) if reference is None else reference
     _, groups = np.unique(np.concatenate([pixels, bank_pixels]), return_inverse=True)
     own, theirs = torch.from_numpy(groups[: len(pixels)]), groups[len(pixels) :]
-    different = torch.from_numpy(np.sort(np.unique(theirs, return_index=True)[1]))
+    different = first_of_each(torch.from_numpy(theirs))
     if len(different) < LEAST_REFERENCE:
         return None
     chosen = different[references.choose(different)]
