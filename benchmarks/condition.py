@@ -22,7 +22,7 @@ import torch
 
 from prosmin import config as configs
 from prosmin.data.image_sets import Pictures, load_pictures
-from prosmin.data.views import draws_of_step, typical_view, view_parameters
+from prosmin.data.views import draws_of_step, view_parameters
 from prosmin.encoder import Encoder, load
 from prosmin.evaluation.forecasts import Forecasts, make_forecasts
 from prosmin.evaluation.metrics.coverage import standardised
@@ -59,8 +59,7 @@ def typical(encoder: Encoder, pictures: Pictures) -> float:
     """Coverage of the typical view by the forecast that a user gets."""
     found = encoder(pictures)
     assert found.scale is not None
-    seen = encoder._observe(typical_view(pictures.images, pictures.sizes, encoder.config.views))
-    return coverage(Forecasts(found.mean[None], found.scale[None], seen[None].float())).mean().item()
+    return coverage(Forecasts(found.mean[None], found.scale[None], encoder.observe(pictures)[None])).mean().item()
 
 
 def judge(value: str, seed: int, *, runs: Path) -> dict[str, Any]:

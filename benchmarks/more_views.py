@@ -1,9 +1,10 @@
 """Do more views of an image, or the error of its own forecast, help to find OOD images and wrong neighbours?
 
-    python benchmarks/more_views.py cifar10-vit --data DIR --out benchmarks/results/more-views-cifar10-vit-cpu.json
+    python benchmarks/more_views.py cifar10-vit --data DIR --share 0.5 --out FILE
 
 DIR holds the parquet files named in SETS (columns image and label). The encoder is a run folder or a name. Only
-training images are used, since this chooses. The reference is 4,000 images of CIFAR-10, the queries are 2,000 others.
+training images are used, since this chooses. The reference is 4,000 images of CIFAR-10, or a share of them; the queries
+are 2,000 others.
 For each score: AUROC in per cent against images of other sets and made-up ones, its mean and its lowest value, and
 R-AUROC on the queries. `+ default` adds the default OOD score (for AUROC) or the default uncertainty (for R-AUROC),
 each in standard deviations of the queries.
@@ -18,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from geometry import MADE_UP
 from prosmin.data.image_sets import Pictures, load_pictures
@@ -91,8 +91,8 @@ def made_up() -> dict[str, Pictures]:
 
 
 def average(*parts: Tensor) -> Tensor:
-    """The mean direction."""
-    return torch.stack([F.normalize(part, dim=1) for part in parts]).mean(0)
+    """The mean feature."""
+    return torch.stack(parts).mean(0)
 
 
 def measured(sets: dict[str, Seen], space: Any) -> dict[str, tuple[dict[str, Tensor], dict[str, Tensor]]]:
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("encoder", metavar="RUN")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--share", type=float, default=1.0, help="of the images, for a first try")
+    parser.add_argument("--share", type=float, default=1.0, help="of the images of each set")
     options = parser.parse_args()
     encoder = load(options.encoder)
     pictures = {
@@ -178,7 +178,8 @@ def main() -> None:
         "hash": encoder.card["hash"],
         "scores": rows,
         "hardware": describe_machine(encoder.device),
-        "command": f"python benchmarks/more_views.py {Path(options.encoder).name} --data DIR --out FILE",
+        "command": f"python benchmarks/more_views.py {Path(options.encoder).name} --data DIR --share {options.share} "
+        "--out FILE",
     }
     options.out.write_text(json.dumps(told, indent=1) + "\n")
 

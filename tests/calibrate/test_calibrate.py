@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shutil
 
 import pyarrow.parquet as pq
@@ -16,6 +17,8 @@ from prosmin.cli import main
 from prosmin.data.image_sets import load_pictures
 from prosmin.data.views import typical_view
 from prosmin.encoder.calibrated import CALIBRATION
+from prosmin.errors import ProsminError
+from prosmin.evaluation.metrics.intervals import wilson
 from prosmin.evaluation.run import evaluate
 from prosmin.report import write_report
 
@@ -76,12 +79,19 @@ class TestEncoder:
         small, large = encoder.joint_radius(data, level=0.5), encoder.joint_radius(data, level=0.95)
         assert small.shape == (IMAGES,)
         assert ((small > 0) & (small < large)).all()
-        pictures = load_pictures(data)
-        typical = typical_view(pictures.images, pictures.sizes, encoder.config.views)
         _, mean, scale = encoder(data)
-        error = ((encoder.method.observe(typical) - mean) / scale).square().mean(1).sqrt()
+        error = ((encoder.observe(data) - mean) / scale).square().mean(1).sqrt()
         # 20 other images chose the region, and the heads were trained on most of these
         assert 0.75 < (error <= encoder.joint_radius(data)).float().mean() <= 1
+
+    def test_what_is_observed_is_the_whitened_typical_view(self, made, foreign, data):
+        encoder, pictures = prosmin.load(made(foreign, data), device="cpu"), load_pictures(data)
+        typical = typical_view(pictures.images, pictures.sizes, encoder.config.views)
+        found, (_, mean, scale) = encoder.observe(data), encoder(data)
+        torch.testing.assert_close(found, encoder.method.observe(typical), rtol=1e-3, atol=1e-4)
+        assert 0.7 < ((found - mean).abs() <= 1.645 * scale).float().mean() < 1  # most were trained on
+        with pytest.raises(ProsminError, match=r"prosmin calibrate.*method\.name prosmin"):
+            prosmin.load(foreign, device="cpu").observe(data)
 
     def test_the_untrained_one_has_other_features(self, made, foreign, data):
         encoder = prosmin.load(made(foreign, data), device="cpu")
@@ -94,6 +104,10 @@ class TestCommands:
         assert main(command) == 0
         first = capsys.readouterr().out
         assert "held-out images: 50, 90 and 95 % intervals contain" in first
+        joint = re.search(r"joint 90 % regions ([\d.]+) % of the images \((\d+) to (\d+) % with 10 images", first)
+        assert [float(end) for end in joint.groups()[1:]] == [
+            round(100 * end) for end in wilson(float(joint[1]) / 100, 10)
+        ]
         before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
         assert set(before) == {"encoder.json", "encoder.safetensors", "background.safetensors"}  # no cache is left
         assert main(command) == 0
@@ -114,6 +128,9 @@ class TestCommands:
     def test_evaluate_measures_the_coverage_and_the_report_shows_it(self, made, dino, data, tmp_path):
         run = shutil.copytree(made(dino, data), tmp_path / "run")
         results = evaluate(run, protocols="uncertainty")
+        note = results["uncertainty"]["settings"]["test_pictures"]
+        assert "forecast heads were trained on these images" in note
+        assert "the encoder was trained" not in note
         assert 0.5 < results["uncertainty"]["metrics"]["coverage_90"] <= 1
         write_report([run], tmp_path / "page.html")
         page = (tmp_path / "page.html").read_text()
@@ -122,7 +139,9 @@ class TestCommands:
 
     def test_a_report_without_results(self, made, foreign, data, tmp_path):
         write_report([made(foreign, data)], tmp_path / "page.html")
-        assert "90 % intervals held" in (tmp_path / "page.html").read_text()
+        page = (tmp_path / "page.html").read_text()
+        assert re.search(r"10 images: 90 % intervals held [\d.]+ %? ?of the coordinates, joint 90 % regions", page)
+        assert "skill of forecasts" in page
 
     def test_inspect(self, made, dino, data, tmp_path):
         folder = write_folder(tmp_path / "images", 30)
@@ -144,5 +163,10 @@ class TestCommands:
         assert main(["export", str(made(foreign, data)), "--format", form, "--out", str(tmp_path / name)]) == 0
         if form == "onnx":
             assert "features, mean, scale" in capsys.readouterr().out
+            card = json.loads((tmp_path / "x.json").read_text())
+            assert "whitened features of the typical view" in card["outputs"]["mean"]["meaning"]
+            assert "encoder.forecast_uncertainty" in card["outputs"]["scale"]["meaning"]
+            assert card["calibration"]["images"] == IMAGES
+            assert card["calibration"]["held_out"]["images"] == 10
         if form == "safetensors":
             assert CALIBRATION in json.loads((tmp_path / name / "encoder.json").read_text())

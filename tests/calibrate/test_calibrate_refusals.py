@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+import prosmin
 from embedding import write_folder, write_parquet
 from prosmin import files
 from prosmin.calibrate import Request, calibrate, run, views
@@ -93,7 +94,7 @@ class TestPlaces:
     def test_a_result_of_other_settings(self, dino, data, tmp_path):
         calibrate(dino, Request(data=data, out=tmp_path / "out", views=2))
         before = bytes_of(tmp_path / "out")
-        with pytest.raises(ProsminError, match=r"seed: 0 -> 1"):
+        with pytest.raises(ProsminError, match=r"seed: 0 -> 1\nGive another folder with --out"):
             calibrate(dino, Request(data=data, out=tmp_path / "out", views=2, seed=1))
         assert bytes_of(tmp_path / "out") == before
 
@@ -112,8 +113,19 @@ class TestImages:
 
     def test_too_many_unreadable_ones(self, dino, tmp_path):
         spec = write_folder(tmp_path / "images", 120, broken=(3, 70))
-        with pytest.raises(ProsminError, match="--max-bad"):
-            calibrate(dino, Request(data=spec, out=tmp_path / "out", views=2, max_bad=0.01))
+        for out in (tmp_path / "new" / "out", tmp_path / "empty"):
+            if out.name == "empty":
+                out.mkdir()
+            with pytest.raises(ProsminError, match="--max-bad"):
+                calibrate(dino, Request(data=spec, out=out, views=2, max_bad=0.01))
+        assert not (tmp_path / "new").exists()
+        assert not list((tmp_path / "empty").iterdir())  # the user made it
+
+    def test_too_few_readable_ones(self, dino, tmp_path):
+        spec = write_folder(tmp_path / "images", 120, broken=range(30))
+        with pytest.raises(ProsminError, match=r"has 90 readable images; allowed: 100 or more"):
+            calibrate(dino, Request(data=spec, out=tmp_path / "out", views=2, max_bad=0.5))
+        assert not (tmp_path / "out").exists()
 
     def test_all_alike(self, dino, tmp_path):
         """Nothing to forecast, but finite numbers."""
@@ -126,27 +138,51 @@ class TestImages:
 
     @pytest.mark.parametrize(
         ("field", "value"),
-        [("images", 99), ("views", 1), ("batch", 0), ("batch", 513), ("max_bad", 1.5), ("precision", "half")],
+        [
+            ("images", 99),
+            ("views", 1),
+            ("views", 101),
+            ("batch", 0),
+            ("batch", 513),
+            ("max_bad", 1.5),
+            ("precision", "half"),
+        ],
     )
     def test_options_out_of_range(self, data, tmp_path, field, value):
-        with pytest.raises(UsageError, match=f"--{field.replace('_', '-')} is"):
+        with pytest.raises(UsageError, match=f"--{field.replace('_', '-')} is .*; allowed: "):
             Request(data=data, out=tmp_path, **{field: value})
+
+    def test_a_precision_for_a_gpu_without_one(self, dino, data, tmp_path, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(UsageError, match=r"bf16-mixed, which needs a GPU.*allowed on a CPU: 32-true"):
+            calibrate(dino, Request(data=data, out=tmp_path / "out", precision="bf16-mixed"))
+        assert not (tmp_path / "out").exists()
 
 
 class TestContinuing:
-    def stopped(self, encoder, request, monkeypatch):
+    def stopped(self, encoder, request, monkeypatch, command=""):
         """All features are written, then it fails."""
         with monkeypatch.context() as patch:
             patch.setattr(run, "_fit", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                calibrate(encoder, request)
+                calibrate(encoder, request, command=command)
         assert (request.out / "views.parts").exists()
 
     def test_features_of_another_encoder_are_refused(self, dino, foreign, data, tmp_path, monkeypatch):
         request = Request(data=data, out=tmp_path / "out", views=2)
         self.stopped(dino, request, monkeypatch)
-        with pytest.raises(ProsminError, match=r"other settings .*\n  encoder: "):
+        with pytest.raises(ProsminError, match=r"(?s)other settings .*\n  encoder: .*\nGive another folder"):
             calibrate(foreign, request)
+
+    def test_an_unfinished_one_says_how_to_finish_it(self, dino, data, tmp_path, monkeypatch):
+        request = Request(data=data, out=tmp_path / "out", views=2)
+        for command, remedy in (
+            ("", "prosmin calibrate RUN"),
+            ("prosmin calibrate x --data y", "calibrate x --data y"),
+        ):
+            self.stopped(dino, request, monkeypatch, command=command)
+            with pytest.raises(ProsminError, match=f"out has not finished.*`.*{remedy}.*` continues it"):
+                prosmin.load(tmp_path / "out")
 
     def test_features_of_other_views_are_refused(self, dino, data, tmp_path, monkeypatch):
         """The same weights, whose card has another size of the crops."""

@@ -67,6 +67,24 @@ def test_views_are_made_with_their_own_parameters(encoder, pictures):
     torch.testing.assert_close(parameters[:, 2:], drawn.transpose(0, 1))
 
 
+def test_views_are_encoded_one_by_one(encoder, pictures, monkeypatch):
+    """All views of a batch at once do not fit into memory."""
+    made, waiting = encoder._random_views, []
+
+    def counting(*given, **more):
+        for drawn in made(*given, **more):
+            waiting.append(drawn)
+            yield drawn
+            waiting.pop()
+
+    found = []
+    backbone = encoder.method.get_submodule("online.backbone")
+    backbone.register_forward_hook(lambda *_: found.append(len(waiting)))
+    monkeypatch.setattr(encoder, "_random_views", counting)
+    view_features(encoder, Batch(pictures.images, pictures.sizes, torch.arange(COUNT)), views=3, seed=4)
+    assert found == [0, 0, 1, 1, 1]
+
+
 def test_two_views_forecast_each_other(encoder, pictures):
     make_forecasts(encoder, pictures, seed=5)
     first, second = random_parameters(encoder, pictures, seed=5)

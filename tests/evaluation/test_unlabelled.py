@@ -149,8 +149,22 @@ class TestTenth:
         for spec in ("folder:mine", "folder:./mine/", own):
             assert named_sets(spec, None, None, learned_from=own).learned
             assert named_sets(own, spec, None, learned_from=own).note.startswith("--data and --test both name")
+        assert "the encoder was trained" in named_sets(own, None, None, learned_from=own).note
+        assert "forecast heads were trained" in named_sets(own, None, None, learned_from=own, heads_only=True).note
         assert not named_sets("folder:strange", None, None, learned_from=own).learned
         assert named_sets(own, "folder:strange", None, learned_from=own).note is None
+
+    @pytest.mark.parametrize(
+        ("card", "heads_only"),
+        [
+            ({"config": {"data": {"spec": "photos"}}}, False),
+            ({"config": {"data": {"spec": "photos"}}, "calibration": {"data": "photos"}}, False),
+            ({"config": {"data": {"spec": "photos"}}, "calibration": {"data": "folder:mine"}}, True),
+            ({"calibration": {"data": "folder:mine"}}, True),
+        ],
+    )
+    def test_a_calibrated_encoder_has_learned_with_its_heads_only(self, card, heads_only):
+        assert suite._only_heads_learned(card) is heads_only
 
     def test_splits_come_first(self, tmp_path):
         for split in ("train", "test"):

@@ -97,8 +97,9 @@ class TestRun:
         assert not any(START_COLUMNS & row.keys() for row in metrics(finished))
 
     @pytest.mark.parametrize("frozen", ["online", "target"])
-    def test_frozen_backbone_does_not_change_while_heads_do(self, continued, finished, frozen):
-        run = continued(**{"backbone.freeze_epochs": "1"})  # all six steps
+    def test_frozen_backbone_does_not_change_while_heads_do(self, continued, finished, frozen, capsys):
+        run = continued(**{"backbone.freeze_epochs": "0.1"})  # all six steps
+        assert "only the heads learn" in capsys.readouterr().err
         before = backbone(finished / "encoder.safetensors")
         checkpoint = run / "checkpoints" / checkpoints.newest_names(run / "checkpoints")[0] / "model.safetensors"
         after = backbone(checkpoint, frozen)
@@ -110,8 +111,9 @@ class TestRun:
         moved = [name for name, tensor in heads[1].items() if not torch.equal(tensor, heads[0][name])]
         assert any(name.startswith("predictor.") for name in moved)
 
-    def test_frozen_backbone_thaws(self, continued, finished):
+    def test_frozen_backbone_thaws(self, continued, finished, capsys):
         run = continued(**{"backbone.freeze_epochs": THREE_STEPS})
+        assert "only the heads learn" not in capsys.readouterr().err
         changed = backbone(run / "encoder.safetensors")
         assert any(not torch.equal(tensor, changed[name]) for name, tensor in
                    backbone(finished / "encoder.safetensors").items())  # fmt: skip

@@ -121,6 +121,13 @@ class TestOthers:
         with pytest.raises(UsageError, match=rf"{name}.*backbone\.weights"):
             tiny(**{name: "1"})
 
+    @pytest.mark.parametrize("frozen", ["2", "3.5"])
+    def test_a_backbone_that_is_frozen_to_the_end(self, tiny, frozen):
+        start = {"backbone.weights": "x.pth", "training.epochs": "2"}
+        with pytest.raises(UsageError, match=rf"freeze_epochs is {frozen} and training\.epochs is 2.*0 to below 2"):
+            tiny(**start, **{"backbone.freeze_epochs": frozen})
+        tiny(**start, **{"backbone.freeze_epochs": "1.9"})
+
 
 class TestRates:
     def rates(self, config, step=10):
@@ -150,7 +157,9 @@ class TestRates:
         assert head == plain["online.backbone." + layers[0]]
 
     def test_frozen_backbone_has_no_rate(self, tiny):
-        config = tiny(**{"backbone.weights": "x.pth", "backbone.freeze_epochs": "2"})  # ten steps
+        config = tiny(
+            **{"backbone.weights": "x.pth", "backbone.freeze_epochs": "2", "training.epochs": "4"}
+        )  # ten steps
         before, after = self.rates(config, step=9), self.rates(config, step=10)
         for name in before:
             is_frozen = name.startswith("online.backbone.")

@@ -37,16 +37,17 @@ from prosmin.embed.parts import PART, Parts, Process, open_folder, refuse_other
 from prosmin.embed.request import names_digest
 from prosmin.encoder import PRECISIONS, Encoder, load
 from prosmin.encoder.background import SAMPLE, make_background, write_background
-from prosmin.encoder.calibrated import CALIBRATION, calibrated_network
+from prosmin.encoder.calibrated import CALIBRATION, COMMAND, UNFINISHED, calibrated_network
 from prosmin.encoder.file import CARD, WEIGHTS, read_card, write_encoder
 from prosmin.errors import ProsminError, UsageError
-from prosmin.files import check_writable, staged
+from prosmin.files import check_writable, staged, write_text
 from prosmin.interrupts import if_interrupted
 from prosmin.randomness import generator
 
-PARTS = "views.parts"
 LEAST = 100
 """Images: of fewer, too few are left for judging the forecasts."""
+MOST_VIEWS = 100
+"""Random views of an image: the features of all views are in memory when the heads are trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +66,11 @@ class Request:
     def __post_init__(self) -> None:
         if self.images < LEAST:
             raise UsageError(f"--images is {self.images}; allowed: {LEAST} or more.")
-        if self.views < 2:
-            raise UsageError(f"--views is {self.views}; allowed: 2 or more, since one view forecasts another.")
+        if not 2 <= self.views <= MOST_VIEWS:
+            raise UsageError(
+                f"--views is {self.views}; allowed: 2 to {MOST_VIEWS}. One view forecasts another, and the features of "
+                "all are kept in memory. The default is 4."
+            )
         if self.batch is not None and not 1 <= self.batch <= PART:
             raise UsageError(f"--batch is {self.batch}; allowed: 1 to {PART}.")
         if self.max_bad is not None and not 0 <= self.max_bad <= 1:
@@ -81,6 +85,7 @@ def calibrate(run: Path | str, request: Request, *, command: str = "") -> dict[s
     """Train forecast heads for the encoder `prosmin.load(run)`; returns the entry `calibration` of the new card."""
     check_place(request.out)
     encoder = load(run)
+    check_precision(request.precision, encoder.device)
     encoder.to(encoder.device, precision=request.precision)
     if CALIBRATION in encoder.card:
         raise UsageError(f"{run} is calibrated already. Give the encoder that it was made from.")
@@ -90,12 +95,14 @@ def calibrate(run: Path | str, request: Request, *, command: str = "") -> dict[s
     settings = settings_of(encoder, source, request)
     if (found := finished(request.out, settings)) is not None:
         print(f"{request.out} has already been written:")
-        remove_parts(request.out / PARTS, settings)
+        remove_parts(request.out / UNFINISHED, settings)
         return found
     check_writable(request.out)
     numbers = choose(len(source), request)
-    parts = Parts(request.out / PARTS, NAME, numbers)
-    with open_folder(parts.folder, settings, Process(0, 1, 0), finished=lambda: False):
+    parts = Parts(request.out / UNFINISHED, NAME, numbers)
+    with open_folder(parts.folder, settings, Process(0, 1, 0), finished=lambda: False, output="folder"):
+        if command:
+            write_text(parts.folder / COMMAND, command)
         if there := len(parts) - len(parts.missing(Process(0, 1, 0))):
             print(f"continuing {request.out}: {there} of {len(parts)} parts are written", flush=True)
         max_bad = encoder.config.data.max_bad if request.max_bad is None else request.max_bad
@@ -126,9 +133,18 @@ def check_place(out: Path) -> None:
         raise UsageError(f"--out {out} is the folder of a run, whose encoder would be lost. Choose another folder.")
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out} is a file, and a folder is to be written. Choose another name.")
-    if out.is_dir() and not card and not (out / PARTS).exists() and any(out.iterdir()):
+    if out.is_dir() and not card and not (out / UNFINISHED).exists() and any(out.iterdir()):
         raise UsageError(
             f"--out {out} has other files already; allowed: a new or an empty folder. Choose another name."
+        )
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """An error for a precision that is for a GPU, without one."""
+    if precision != PRECISIONS[0] and device.type != "cuda":
+        raise UsageError(
+            f"--precision is {precision}, which needs a GPU, and there is none; allowed on a CPU: {PRECISIONS[0]}. "
+            "Leave --precision out."
         )
 
 
@@ -154,7 +170,7 @@ def finished(out: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
     if not (out / CARD).exists() or not (out / WEIGHTS).exists():
         return None
     found = read_card(out)[CALIBRATION]
-    refuse_other({name: found.get(name) for name in settings}, settings, what=str(out))
+    refuse_other({name: found.get(name) for name in settings}, settings, what=str(out), output="folder")
     return found
 
 
@@ -170,6 +186,8 @@ def _fit(parts: Parts, views: ViewsConfig, request: Request) -> tuple[Directions
     """Whitening, heads, their figures on held-out images, and features of some evaluation views."""
     count = sum(len(part.features) for part in read_views(parts))
     if count < LEAST:
+        for i in range(len(parts)):
+            parts.path(i).unlink()  # of no use to a later command; without them their folder goes too
         raise ProsminError(f"{request.data} has {count} readable images; allowed: {LEAST} or more.")
     each = split(count, seed=request.seed)
     is_train = torch.zeros(count, dtype=torch.bool).index_fill_(0, each.train, True)

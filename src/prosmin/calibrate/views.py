@@ -39,13 +39,21 @@ def check_network(encoder: Encoder) -> None:
 @torch.inference_mode()
 def view_features(encoder: Encoder, batch: Batch, *, views: int, seed: int) -> Tensor:
     """The evaluation view, the typical view and random global views: (n, 2 + views, D + P), features and parameters."""
-    backbone, config = encoder.method.get_submodule("online.backbone"), encoder.config.views
-    random, parameters = zip(*encoder._random_views(batch, count=views, seed=seed), strict=True)
-    every = (encoder._evaluation_view(batch), encoder._typical_view(batch), *random)
-    known = (evaluation_parameters(batch.sizes, config), typical_parameters(batch.sizes, config), *parameters)
-    with encoder._arithmetic():
-        features = torch.stack([encode(backbone, view).float() for view in every], dim=1)
-    return torch.cat([features, torch.stack(known, dim=1).float()], dim=-1)
+    backbone = encoder.method.get_submodule("online.backbone")
+    found = []
+    for view, parameters in _every_view(encoder, batch, views=views, seed=seed):
+        with encoder._arithmetic():
+            features = encode(backbone, view).float()
+        found.append(torch.cat([features, parameters.float()], dim=-1))
+    return torch.stack(found, dim=1)
+
+
+def _every_view(encoder: Encoder, batch: Batch, *, views: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Views (n, 3, h, h) and parameters (n, P), made one after the other: together they would not fit into memory."""
+    config = encoder.config.views
+    yield encoder._evaluation_view(batch), evaluation_parameters(batch.sizes, config)
+    yield encoder._typical_view(batch), typical_parameters(batch.sizes, config)
+    yield from encoder._random_views(batch, count=views, seed=seed)
 
 
 def write_views(

@@ -17,7 +17,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--out", type=path, required=True, metavar="DIR", help=text)
     text = "images to use at most, chosen at random (default: 20000)"
     add("--images", type=int, default=20_000, metavar="N", help=text)
-    add("--views", type=int, default=4, metavar="N", help="random views of each image (default: 4)")
+    add("--views", type=int, default=4, metavar="N", help="random views of each image, 2 to 100 (default: 4)")
     add(
         "--seed", type=int, default=0, metavar="N", help="of the views, the choice of images and the heads (default: 0)"
     )
@@ -31,6 +31,7 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
     """Calibrate, and print what the forecasts are worth."""
     check_folder(options.data)
     from prosmin.calibrate import Request, calibrate
+    from prosmin.evaluation.metrics.intervals import wilson
 
     request = Request(
         data=options.data,
@@ -48,9 +49,11 @@ def run(options: argparse.Namespace, fields: dict[str, str]) -> None:
         f"{100 * found[name]:.1f}"
         for name in ("coverage_50", "coverage_90", "coverage_95", "joint_coverage_90_radius", "skill")
     )
+    low, high = wilson(found["joint_coverage_90_radius"], found["images"])
     print(
         f"on {found['images']} held-out images: 50, 90 and 95 % intervals contain {coverage_50}, {coverage_90} and "
-        f"{coverage_95} % of the coordinates, joint 90 % regions {joint} % of the images. Skill of forecasts of random "
+        f"{coverage_95} % of the coordinates, joint 90 % regions {joint} % of the images ({100 * low:.0f} to "
+        f"{100 * high:.0f} % with {found['images']} images: 95 % confidence interval). Skill of forecasts of random "
         f"views: {skill} %; 0 is a forecast that does not see the image"
     )
     if calibration["step"] == 0:

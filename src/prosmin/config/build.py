@@ -80,9 +80,16 @@ class Config:
                     f"training.{name} is {value:g}, but there is no starting encoder to compare with: "
                     "give backbone.weights too, or leave it out."
                 )
-        if self.backbone.freeze_epochs and self.target.start != "copy":
+        frozen, epochs = self.backbone.freeze_epochs, self.training.epochs
+        if frozen >= epochs:
             raise UsageError(
-                f"backbone.freeze_epochs is {self.backbone.freeze_epochs:g}, but target.start is "
+                f"backbone.freeze_epochs is {frozen:g} and training.epochs is {epochs}, so the backbone would never "
+                f"learn; allowed: 0 to below {epochs}. Lower backbone.freeze_epochs or raise training.epochs; to train "
+                "only heads for an encoder, use `prosmin calibrate`."
+            )
+        if frozen and self.target.start != "copy":
+            raise UsageError(
+                f"backbone.freeze_epochs is {frozen:g}, but target.start is "
                 f"{self.target.start!r}: the target would have random weights. Set target.start to copy."
             )
 

@@ -106,7 +106,9 @@ class BackboneConfig:
         None,
         "initial weights: pretrained (timm's own), a run, a shipped encoder, or a file of timm, DINO, iBOT, MoCo",
     )
-    freeze_epochs: float = option(0.0, "epochs in which only the heads learn; needs backbone.weights")
+    freeze_epochs: float = option(
+        0.0, "epochs in which only the heads learn, below training.epochs; needs backbone.weights"
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name.removeprefix("timm:"))  # both spellings mean the same network

@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -132,55 +132,65 @@ class Parts:
 
 @contextmanager
 def open_folder(
-    folder: Path, settings: dict[str, Any], process: Process, *, finished: Callable[[], bool]
+    folder: Path, settings: dict[str, Any], process: Process, *, finished: Callable[[], bool], output: str = "file"
 ) -> Iterator[None]:
-    """Make the folder, or check that the existing one has the same settings; lock it for this process's rank."""
+    """Make the folder, or check that the existing one has the same settings; lock it for this process's rank.
+
+    `output` is what --out names: a file or a folder.
+    """
+    new = [parent for parent in folder.parents if not parent.exists()]
+    other = f"another {output} with --out"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = _lock_file(folder, process.rank).open("w")
     except OSError as error:
-        raise ProsminError(f"{folder} cannot be used: {error.strerror}. Give another file with --out.") from None
+        raise ProsminError(f"{folder} cannot be used: {error.strerror}. Give {other}.") from None
     with lock:
         if process.rank > 0:  # the first process has this lock while it joins the parts
             process.wait_until(lambda: take(lock) or finished(), what=f"lock of {folder}")
         elif not take(lock):
-            raise ProsminError(f"Another process is writing to {folder}. Wait for it, or give another file with --out.")
+            raise ProsminError(f"Another process is writing to {folder}. Wait for it, or give {other}.")
 
         def abandon() -> None:
             if process.is_all:
                 process.helpers.end()
                 if not any(folder.glob("*-*")):
                     shutil.rmtree(folder)  # it failed before there was anything to keep
+                    for parent in new:
+                        with suppress(OSError):  # not empty
+                            parent.rmdir()
 
         try:
             with if_interrupted(abandon):
-                _use(folder, settings, process, finished=finished)
+                _use(folder, settings, process, finished=finished, output=output)
                 yield
         except BaseException:
             abandon()
             raise
 
 
-def _use(folder: Path, settings: dict[str, Any], process: Process, *, finished: Callable[[], bool]) -> None:
+def _use(
+    folder: Path, settings: dict[str, Any], process: Process, *, finished: Callable[[], bool], output: str
+) -> None:
     """Write the settings, or check that the folder has the same."""
     file = folder / SETTINGS
     if process.rank == 0 and not file.exists():
         write_text(file, json.dumps(settings, indent=1))
     process.wait_until(lambda: file.exists() or finished(), what=str(file))
     if file.exists():
-        refuse_other(_read(file), settings, what=str(folder))
+        refuse_other(_read(file), settings, what=str(folder), output=output)
     else:  # the first process has finished and removed the folder, which this one then made again
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def refuse_other(found: dict[str, Any], requested: dict[str, Any], *, what: str) -> None:
-    """An error that lists each setting that differs."""
+def refuse_other(found: dict[str, Any], requested: dict[str, Any], *, what: str, output: str = "file") -> None:
+    """An error that lists each setting that differs; `output` is what --out names: a file or a folder."""
     names = [name for name in dict.fromkeys([*found, *requested]) if found.get(name) != requested.get(name)]
     if names:
         changes = "\n  ".join(f"{name}: {found.get(name)} -> {requested.get(name)}" for name in names)
         raise ProsminError(
-            f"{what} was written with other settings (in the file -> requested):\n  {changes}\n"
-            "Give another file with --out, or remove this one."
+            f"{what} was written with other settings (in the {output} -> requested):\n  {changes}\n"
+            f"Give another {output} with --out, or remove this one."
         )
 
 

@@ -14,6 +14,10 @@ from prosmin.models.vit import encode
 
 CALIBRATION = "calibration"
 """The entry of a card that says how the heads were made; only calibrated encoders have it."""
+UNFINISHED = "views.parts"
+"""The folder in which `prosmin calibrate` keeps what it has computed until the encoder is written."""
+COMMAND = "command.txt"
+"""The file in it that has the command."""
 
 
 class ForecastHeads(nn.Module):

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from prosmin.encoder.calibrated import COMMAND, UNFINISHED
 from prosmin.encoder.detectors import KnnDistance
 from prosmin.encoder.neighbourhood import Neighbourhood
 from prosmin.encoder.space import Space
@@ -97,6 +98,10 @@ def _no_card(folder: Path) -> ProsminError:
         return ProsminError(
             f"The run in {folder} has not finished: it has no {CARD}. `prosmin pretrain --out {folder}` continues it."
         )
+    if (folder / UNFINISHED).is_dir():
+        return ProsminError(
+            f"The calibration in {folder} has not finished: it has no {CARD}. {_calibration(folder)} continues it."
+        )
     if (folder / WEIGHTS).exists():
         return ProsminError(f"{folder} has {WEIGHTS} but not its card {CARD}. Copy both again.")
     if runs := runs_below(folder):
@@ -105,6 +110,15 @@ def _no_card(folder: Path) -> ProsminError:
         f"{folder} is not a run folder: it has no {CARD}. Give the folder that `prosmin pretrain --out` or "
         "Encoder.save wrote."
     )
+
+
+def _calibration(folder: Path) -> str:
+    """The command of an unfinished calibration."""
+    try:
+        command = (folder / UNFINISHED / COMMAND).read_text().strip()
+    except OSError:  # it was started in Python
+        command = f"prosmin calibrate RUN --data SPEC --out {folder}"
+    return f"`{command}`"
 
 
 def fill(method: nn.Module, folder: Path, card: dict[str, Any]) -> nn.Module:

@@ -19,7 +19,7 @@ from prosmin.evaluation.options import Options, check_read
 from prosmin.evaluation.protocol import Result
 from prosmin.evaluation.protocols import PROTOCOLS, SUITES, protocols_of
 from prosmin.evaluation.results import Job, Row, check_folder, keep_card, places, unchanged, write_result
-from prosmin.evaluation.sets import UNLABELLED, NamedSets, named_sets, tenth_by_name
+from prosmin.evaluation.sets import UNLABELLED, NamedSets, named_sets, same_pictures, tenth_by_name
 from prosmin.progress import announced
 
 
@@ -51,7 +51,8 @@ def evaluate(
     reads_own = data is None and (protocols is None or any(not _has_own_images(name) for name in protocols))
     encoder = _open_encoder(run, needs_images=reads_own)
     own = encoder.config.data.spec
-    named = named_sets(own if data is None else data, test, ood, learned_from=own)
+    heads_only = _only_heads_learned(encoder.card)
+    named = named_sets(own if data is None else data, test, ood, learned_from=own, heads_only=heads_only)
     names, left_out = _choose(protocols, suite, named, options)
     check_read(asked, names, left_out)
     _check_ood(ood, names)
@@ -88,6 +89,14 @@ def _open_encoder(run: Path | str, *, needs_images: bool) -> Encoder:
     if needs_images and not encoder.card.get("steps") and CALIBRATION not in encoder.card:
         raise UsageError(message)
     return encoder
+
+
+def _only_heads_learned(card: dict[str, Any]) -> bool:
+    """Whether the encoder's images are those of `prosmin calibrate`, and not those that its backbone learned from."""
+    if CALIBRATION not in card:
+        return False
+    trained = card.get("config", {}).get("data", {}).get("spec")
+    return trained is None or not same_pictures(trained, card[CALIBRATION]["data"])
 
 
 def _quick(options: Options) -> Options:
@@ -160,7 +169,8 @@ def _load(named: NamedSets, *, max_bad: float, own: bool) -> dict[str, PictureSe
         try:
             sets[name] = pictures = open_pictures(spec, limit=room, max_bad=max_bad)
         except UsageError as error:
-            hint = " The run was trained on these images, under this path: give their present place with --data SPEC."
+            learned = "trained or calibrated on these images, under this path"
+            hint = f" The run was {learned}: give their present place with --data SPEC."
             raise UsageError(f"{error}{hint if own and name == 'train' else ''}") from None
         if len(pictures) < 2:
             raise ProsminError(f"{spec} has one image; a protocol needs 2 or more.")

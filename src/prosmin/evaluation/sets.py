@@ -51,6 +51,7 @@ class NamedSets:
     specs: dict[str, str]
     own_tenth: bool = False  # test is a tenth of the images that train names, and train is the rest
     learned: bool = False  # the encoder was trained on the images that train names
+    heads_only: bool = False  # that is, `prosmin calibrate` trained its forecast heads on them
 
     @property
     def ood(self) -> tuple[str, ...]:
@@ -67,7 +68,9 @@ class NamedSets:
         """A warning if the test images are not an independent test split; else None."""
         train = self.specs["train"]
         if self.own_tenth:
-            seen = "; the encoder was trained on these images, so this is not an unseen test set"
+            who = "the encoder's forecast heads were" if self.heads_only else "the encoder was"
+            what = " for its forecasts" if self.heads_only else ""
+            seen = f"; {who} trained on these images, so this is not an unseen test set{what}"
             return (
                 f"{train} has no test split: a tenth of it ({LEAST} to {MOST} images, chosen by their names) "
                 f"is used instead{seen if self.learned else ''}"
@@ -82,7 +85,9 @@ class NamedSets:
         return data_arguments(self.data) + (["--ood", ",".join(self.ood)] if self.ood else [])
 
 
-def named_sets(data: str, test: str | None, ood: Sequence[str] | None, *, learned_from: str) -> NamedSets:
+def named_sets(
+    data: str, test: str | None, ood: Sequence[str] | None, *, learned_from: str, heads_only: bool = False
+) -> NamedSets:
     """The sets that --data, --test and --ood name; without --test, splits of --data or else a tenth of it."""
     if ood is None and data.partition("@")[0] == "photos":
         ood = ["photos@ood"]
@@ -92,9 +97,9 @@ def named_sets(data: str, test: str | None, ood: Sequence[str] | None, *, learne
     try:
         found = {part: split_spec(data, part) for part in ("train", "test")}
     except UsageError:  # no splits; a SPEC that names nothing is refused where it is opened
-        return NamedSets(
-            specs={"train": data, "test": data} | outside, own_tenth=True, learned=same_pictures(data, learned_from)
-        )
+        learned = same_pictures(data, learned_from)
+        specs = {"train": data, "test": data} | outside
+        return NamedSets(specs=specs, own_tenth=True, learned=learned, heads_only=heads_only)
     if data not in found.values() and "@" in data:
         open_source(data)  # an error if the split does not exist
     return NamedSets(specs=found | outside)

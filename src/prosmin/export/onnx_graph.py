@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.torch_version import TorchVersion
 
 from prosmin.encoder import Encoder
+from prosmin.encoder.calibrated import CALIBRATION
 from prosmin.errors import ProsminError, UsageError
 from prosmin.export.card import (
     BATCHES,
@@ -41,8 +42,15 @@ _REMEDY = "Try another version of torch, onnxscript or onnxruntime; --format tim
 _MEANINGS = {
     "features": "the backbone's representation, for classifiers and neighbours",
     "mean": "the embedding of the image, or the mean of its forecast distribution",
-    "scale": "the standard deviation of that distribution; the mean of its logarithm is the uncertainty",
+    "scale": "the standard deviation of that distribution; the mean of its logarithm is encoder.forecast_uncertainty, "
+    "and encoder.uncertainty is another number",
     "patches": "features of each patch (h, w, D), row 0 at the top: the last block's tokens after the final norm",
+}
+
+
+_CALIBRATED = _MEANINGS | {
+    "mean": "the mean of the forecast of the whitened features of the typical view: the middle of the image, without "
+    "changes of colour. This file does not compute what is forecast; encoder.observe does",
 }
 
 
@@ -97,12 +105,15 @@ def write(encoder: Encoder, file: Path, *, patches: bool = False) -> list[str]:
     program = _traced(_Graph(encoder.method, list(outputs)).eval(), example, list(outputs))
     _remove_paths(program.model)
     _rename_inner(program.model, set(outputs))
+    calibration = encoder.card.get(CALIBRATION)
+    meanings = _MEANINGS if calibration is None else _CALIBRATED
     card = {
         "format": 1,
         "made_of": describe_encoder(encoder),
+        **({} if calibration is None else {"calibration": _described(calibration)}),
         "input": {"name": "views", "type": "float32", "shape": ["N", *example.shape[1:]]},
         "outputs": {
-            name: {"type": "float32", "shape": ["N", *value.shape[1:]], "meaning": _MEANINGS[name]}
+            name: {"type": "float32", "shape": ["N", *value.shape[1:]], "meaning": meanings[name]}
             for name, value in outputs.items()
         },
         "absent": [name for name in _MEANINGS if name not in (*outputs, "patches")],
@@ -117,6 +128,12 @@ def write(encoder: Encoder, file: Path, *, patches: bool = False) -> list[str]:
     lines = _lines(encoder, card, worst=max(found.values()))
     weights = file.with_name(file.name + _DATA)
     return [*lines, f"{weights.name} has the weights: move both files together"] if weights.exists() else lines
+
+
+def _described(calibration: dict[str, Any]) -> dict[str, Any]:
+    """What `prosmin calibrate` did, without the paths of its images."""
+    names = ("images", "views", "seed", "step", "held_out", "prosmin")
+    return {"by": "prosmin calibrate", **{name: calibration[name] for name in names}}
 
 
 def _traced(graph: nn.Module, example: Tensor, names: list[str]) -> Any:

@@ -5,6 +5,7 @@ optimiser state and options) is ignored.
 """
 
 import argparse
+import math
 import pickle
 import sys
 import warnings
@@ -15,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -51,7 +51,7 @@ _HARMLESS: list[Any] = [
 
 
 _ENCODER = "encoder.safetensors"  # in a run folder
-_OTHER_NETWORK = "Choose the network that the file was made with."
+_ALLOWED = "Allowed: .safetensors, or a file written by torch.save."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,8 @@ def fill_backbone(backbone: nn.Module, weights: Weights) -> str:
     """Load the weights: the file must have every tensor of the backbone, and no others except heads."""
     _check_heads(backbone, weights)
     expected = backbone.state_dict()
-    tensors = _converted(backbone, weights, expected)
+    remedy = _remedy(weights.tensors, expected)
+    tensors = _converted(backbone, weights, expected, remedy=remedy)
     extras = [key for key in tensors if key not in expected and key.partition(".")[0] in _EXTRAS]
     unknown = [key for key in tensors if key not in expected and key not in extras]
     # Old files have no num_batches_tracked, and nothing here reads it.
@@ -117,14 +118,14 @@ def fill_backbone(backbone: nn.Module, weights: Weights) -> str:
     if missing:
         raise ProsminError(
             f"{name} lacks {len(missing)} of the network's {len(expected)} tensors: {some(missing)}. "
-            f"It contains {some(list(tensors))}. {_OTHER_NETWORK}"
+            f"It contains {some(list(tensors))}. {remedy}"
         )
     if unknown:
         raise ProsminError(
-            f"{name} contains {len(unknown)} tensors that the network does not have: {some(unknown)}. {_OTHER_NETWORK}"
+            f"{name} contains {len(unknown)} tensors that the network does not have: {some(unknown)}. {remedy}"
         )
     used = {key: tensors[key] for key in expected if key in tensors}
-    _check_shapes(used, expected, weights.file)
+    _check_shapes(used, expected, weights.file, remedy=remedy)
     _check_finite(used, str(weights.file))
     backbone.load_state_dict(used, strict=False)
     return _sentence(weights, used, [*weights.left_out, *extras])
@@ -136,6 +137,8 @@ def _read(file: Path) -> Mapping[str, Any]:
         raise UsageError(f"The weights {file} are a folder without {_ENCODER}. Give a finished run, or a file.")
     if not file.is_file():
         raise MissingFileError(f"The weights file {file} does not exist.")
+    if not file.stat().st_size:
+        raise ProsminError(f"{file} is empty, and not a file of weights. Copy or download it again. {_ALLOWED}")
     try:
         if file.suffix == ".safetensors":
             return load_file(file)
@@ -143,20 +146,49 @@ def _read(file: Path) -> Mapping[str, Any]:
             warnings.simplefilter("ignore")  # about pickle protocols
             content = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        reason = next((line for line in str(error).splitlines() if "GLOBAL" in line), "not a file of tensors")
+        reason = next((line for line in str(error).splitlines() if "GLOBAL" in line or "Trying to" in line), None)
+        if reason is None:
+            raise _no_weights(file) from None
         raise ProsminError(
             f"{file} was not loaded: it contains more than tensors and numbers, and unpickling that could run any "
             f"code ({reason.strip().partition(' Please')[0].rstrip('.')}). Save only its state dict, preferably as "
             ".safetensors."
         ) from None
-    except (OSError, RuntimeError, EOFError, KeyError, ValueError, SafetensorError) as error:
-        line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ProsminError(
-            f"{file} cannot be read as weights: {line}. Allowed: .safetensors, or a file written by torch.save."
-        ) from None
+    except (OSError, RuntimeError) as error:  # such as an archive that ends too early
+        line = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ProsminError(f"{file} cannot be read as weights: {line}. {_ALLOWED}") from None
+    except Exception:  # of any other file: SafetensorError, KeyError, IndexError, struct.error, ...
+        raise _no_weights(file) from None
     if not isinstance(content, Mapping):
         raise ProsminError(f"{file} is a {type(content).__name__}; allowed: a state dict, or a checkpoint with one.")
     return content
+
+
+def _no_weights(file: Path) -> ProsminError:
+    return ProsminError(f"{file} is not a file of weights, or only a part of one. {_ALLOWED}")
+
+
+def _remedy(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+    """What to do about weights of another network; of two ViTs, with the fields in which their shapes differ."""
+    sizes, here = _vit_fields(found), _vit_fields(expected)
+    differing = {name: size for name, size in sizes.items() if here.get(name, size) != size}
+    if "backbone.patch_size" not in differing:
+        differing.pop("views.global_size", None)  # then the position embedding is resized
+    which = ", ".join(f"{name} is {size} (now {here[name]})" for name, size in differing.items())
+    return f"Choose the network that the file was made with{f', in which {which}' if which else ''}."
+
+
+def _vit_fields(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """The fields of a ViT, as far as its tensors show them; empty for another network."""
+    filters, position = tensors.get("patch_embed.proj.weight"), tensors.get("pos_embed")
+    if filters is None or filters.ndim != 4:
+        return {}
+    width, patch = len(filters), filters.shape[-1]
+    blocks = {name.split(".")[1] for name in tensors if name.startswith("blocks.")}
+    fields = {"backbone.patch_size": patch, "backbone.width": width, "backbone.depth": len(blocks)}
+    if position is not None and position.ndim == 3:  # (1, h w and a few more tokens, D)
+        fields["views.global_size"] = math.isqrt(position.shape[1]) * patch
+    return fields
 
 
 def _check_heads(backbone: nn.Module, weights: Weights) -> None:
@@ -170,11 +202,13 @@ def _check_heads(backbone: nn.Module, weights: Weights) -> None:
         )
 
 
-def _converted(backbone: nn.Module, weights: Weights, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _converted(
+    backbone: nn.Module, weights: Weights, expected: Mapping[str, Tensor], *, remedy: str
+) -> dict[str, Tensor]:
     """The tensors under timm's names, with the position embedding resized to the network's grid, both by timm."""
     # timm would also resize the filters of another patch size, but those belong to another network.
     filters = {key: value for key, value in weights.tensors.items() if value.ndim == 4 and key in expected}
-    _check_shapes(filters, expected, weights.file)
+    _check_shapes(filters, expected, weights.file, remedy=remedy)
     fits = all(key in weights.tensors and weights.tensors[key].shape == expected[key].shape for key in expected)
     convert = _conversion_of(backbone)
     if fits or convert is None:  # timm would rename some fitting tensors a second time
@@ -182,9 +216,7 @@ def _converted(backbone: nn.Module, weights: Weights, expected: Mapping[str, Ten
     try:
         return dict(convert(dict(weights.tensors), backbone))
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise ProsminError(
-            f"{weights.file} ({weights.layout}) does not fit the network ({error}). {_OTHER_NETWORK}"
-        ) from None
+        raise ProsminError(f"{weights.file} ({weights.layout}) does not fit the network ({error}). {remedy}") from None
 
 
 def _conversion_of(backbone: nn.Module) -> Callable[..., dict[str, Tensor]] | None:
@@ -193,12 +225,12 @@ def _conversion_of(backbone: nn.Module) -> Callable[..., dict[str, Tensor]] | No
     return next(filter(None, (getattr(module, "checkpoint_filter_fn", None) for module in modules)), None)
 
 
-def _check_shapes(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path) -> None:
+def _check_shapes(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path, *, remedy: str) -> None:
     for key, value in tensors.items():
         if value.shape != expected[key].shape:
             raise ProsminError(
                 f"{key} has shape {tuple(value.shape)} in {file} and {tuple(expected[key].shape)} in the network. "
-                f"{_OTHER_NETWORK}"
+                f"{remedy}"
             )
 
 

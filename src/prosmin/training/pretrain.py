@@ -38,6 +38,7 @@ from prosmin.training.loop import train
 from prosmin.training.measurements import Measurement
 from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.run_folder import RunFolder
+from prosmin.training.schedules import frozen_steps
 from prosmin.training.start import load_start
 from prosmin.training.step import make_optimizer
 
@@ -197,6 +198,8 @@ def _train(
 ) -> None:
     steps = config.training.epochs * order.steps_per_epoch
     _print(fabric, _length(feed, order, steps, config.training.max_steps))
+    if fabric.is_global_zero:
+        _warn_of_frozen(config, order, steps)
     model, optimizer = prepare(fabric, config, method)
     start = _resume(fabric, run, checkpoint, method, optimizer)
     _in_first(fabric, lambda: _refuse_collapsed(run, config))
@@ -264,6 +267,19 @@ def _length(feed: Feed, order: Order, steps: int, max_steps: int | None) -> str:
         return f"{line} (limited by training.max_steps)"
     epochs = -(-max_steps // per_epoch)
     return f"{line}, fewer than training.max_steps {max_steps}; --training.epochs {epochs} makes {epochs * per_epoch}"
+
+
+def _warn_of_frozen(config: Config, order: Order, steps: int) -> None:
+    """A warning if the run ends within the epochs in which the backbone is frozen."""
+    frozen = frozen_steps(config, steps_per_epoch=order.steps_per_epoch)
+    end = min(steps, config.training.max_steps or steps)
+    if frozen >= end:
+        print(
+            f"warning: backbone.freeze_epochs {config.backbone.freeze_epochs:g} freezes the backbone for "
+            f"{_count(frozen)}, and this run ends after {end}: only the heads learn, and the features stay as they "
+            "are. Lower backbone.freeze_epochs, or train longer.",
+            file=sys.stderr,
+        )
 
 
 def _how_to_train_longer(order: Order, done: int, steps: int) -> str:

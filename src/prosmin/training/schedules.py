@@ -40,5 +40,10 @@ def values(config: Config, step: int, *, steps: int, steps_per_epoch: int) -> Va
         lr=warmup_cosine(step, steps, warmup, peak, min(optimizer.lr_end, peak)),
         weight_decay=cosine(step, steps, optimizer.weight_decay, optimizer.weight_decay_end),
         momentum=cosine(step, steps, target.momentum, target.momentum_end),
-        backbone=float(step >= round(config.backbone.freeze_epochs * steps_per_epoch)),
+        backbone=float(step >= frozen_steps(config, steps_per_epoch=steps_per_epoch)),
     )
+
+
+def frozen_steps(config: Config, *, steps_per_epoch: int) -> int:
+    """The steps at the start in which only the heads learn."""
+    return round(config.backbone.freeze_epochs * steps_per_epoch)

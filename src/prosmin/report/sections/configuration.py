@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from prosmin.config import method_title
+from prosmin.evaluation.metrics.intervals import wilson
 from prosmin.evaluation.metrics.table import number, percent
 from prosmin.report.blocks import Block, Code, Facts, Fold, Missing, Note, Section
 from prosmin.report.runs import Run, numbers
@@ -141,15 +142,24 @@ def _field(group: str, name: str) -> Callable[[Run], str]:
 
 
 def calibration(run: Run) -> str:
-    """The images of `prosmin calibrate`, and what the forecasts were worth on those held out."""
+    """The images of `prosmin calibrate`."""
     found = run.card.get("calibration")
-    if not isinstance(found, dict):
+    return f"{number(found['images'])} images of {found['data']}" if isinstance(found, dict) else ""
+
+
+def held_out(run: Run) -> str:
+    """What the forecasts of `prosmin calibrate` were worth on images that were not trained on."""
+    calibrated = run.card.get("calibration")
+    found = numbers(calibrated.get("held_out") or {}) if isinstance(calibrated, dict) else {}
+    if not {"images", "coverage_90", "joint_coverage_90_radius", "skill"} <= found.keys():
         return ""
-    held_out = numbers(found.get("held_out") or {})
-    parts = [f"{number(found['images'])} images of {found['data']}"]
-    if "coverage_90" in held_out:
-        parts.append(f"90 % intervals held {percent(held_out['coverage_90'])} of the coordinates of held-out images")
-    return "; ".join(parts)
+    joint, images = found["joint_coverage_90_radius"], int(found["images"])
+    low, high = wilson(joint, images)
+    return (
+        f"{number(images)} images: 90 % intervals held {percent(found['coverage_90'])} of the coordinates, joint 90 % "
+        f"regions {percent(joint)} of the images (95 % confidence interval {percent(low)} to {percent(high)}); skill "
+        f"of forecasts of random views {percent(found['skill'])}"
+    )
 
 
 FACTS: dict[str, Callable[[Run], str]] = {
@@ -158,6 +168,7 @@ FACTS: dict[str, Callable[[Run], str]] = {
     "Backbone": _field("backbone", "name"),
     "Weights": lambda run: str(run.card.get("weights") or ""),
     "Calibrated with": calibration,
+    "Calibration, held out": held_out,
     "Embedding size K": _field("heads", "dim"),
     "Images": _field("data", "spec"),
     "Unreadable images": bad_pictures,
