@@ -1,5 +1,8 @@
 """Whitened outputs have mean 0 and covariance I, whatever invertible linear map the network applies before."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -175,6 +178,36 @@ def test_the_layer_whitens_every_batch_in_training():
     torch.testing.assert_close(white, expected, atol=1e-6, rtol=0)
 
 
+def test_training_computes_one_inverse_root_and_evaluation_that_of_the_averages(monkeypatch):
+    counted = []
+    monkeypatch.setattr(
+        "prosmin.models.whitening.inverse_root", lambda x, *, eps: counted.append(x) or inverse_root(x, eps=eps)
+    )
+    layer = BatchWhitening(K, eps=1e-3)
+    for seed in range(3):
+        layer(_rows(seed))
+    assert len(counted) == 3
+    layer.eval()
+    torch.testing.assert_close(layer.averages.matrix, _reference(layer.averages.covariance, 1e-3), atol=1e-8, rtol=1e-8)
+    layer.eval()(_rows())
+    assert len(counted) == 4
+
+
+def test_a_state_saved_in_training_evaluates_as_the_layer_does():
+    layer = BatchWhitening(K, eps=1e-3, momentum=0.5)
+    for seed in range(3):
+        layer(_rows(seed))
+    state = copy.deepcopy(make_target(nn.Sequential(layer)).state_dict())
+    before, after = (nn.Sequential(BatchWhitening(K, eps=1e-3)) for _ in range(2))
+    before.load_state_dict(state)
+    after.eval().load_state_dict(state)
+    expected = layer.eval()(_rows(7))
+    assert torch.equal(before.eval()(_rows(7)), expected)
+    assert torch.equal(after(_rows(7)), expected)
+    pickled = pickle.loads(pickle.dumps(layer))
+    assert all(torch.equal(pickled.state_dict()[name], value) for name, value in layer.state_dict().items())
+
+
 def test_the_layer_undoes_any_invertible_linear_map_up_to_a_rotation():
     x = _rows()
     mapped = x @ torch.randn(K, K, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 7.0
@@ -188,13 +221,22 @@ def test_the_gradient_of_the_layer_is_that_of_the_whole_function():
     assert torch.autograd.gradcheck(layer, (x,))
 
 
-def test_shrinking_a_direction_changes_nothing_and_so_has_no_gradient():
-    """Without the statistics' gradient, as for moving averages, shrinking would look worthwhile."""
-    x = _rows().requires_grad_()
+def _slopes_of_one_direction(layer: BatchWhitening) -> Tensor:
+    """Slope of a loss in the size of each direction, (K,), relative to the largest it could be."""
+    x = _rows()
+    offset = x - x.mean(0)
+    directions = torch.linalg.eigh(offset.T @ offset)[1]  # others, when they shrink, turn the symmetric root too
     aim = torch.randn(x.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    loss = (BatchWhitening(K, eps=1e-9)(x) * aim).sum().square()
-    gradient = torch.autograd.grad(loss, x)[0]
-    assert (gradient * (x - x.mean(0))).sum().abs() < 1e-6 * gradient.norm() * x.norm()
+    loss = (layer(x.requires_grad_()) * aim).sum().square()
+    along, sizes = torch.autograd.grad(loss, x)[0] @ directions, offset @ directions  # (N, K)
+    return (along * sizes).sum(0).abs() / along.norm(dim=0) / sizes.norm(dim=0)
+
+
+def test_shrinking_a_direction_changes_nothing_and_so_has_no_gradient():
+    """Without the statistics' gradient, as for moving averages, shrinking looks worthwhile."""
+    layer = BatchWhitening(K, eps=1e-9)
+    assert _slopes_of_one_direction(layer).max() < 1e-6
+    assert _slopes_of_one_direction(layer.eval()).median() > 0.01
 
 
 def test_the_layer_uses_averages_in_evaluation():

@@ -60,14 +60,19 @@ class Whitening(nn.Module):
         """Move towards the mean and covariance of a batch, (1 + K, K). The first batches count equally."""
         offset, moments = statistics[0].double(), statistics[1:].double()
         self.move(offset, moments - torch.outer(offset, offset))
+        self.compute_matrix()
 
     @torch.no_grad()
     def move(self, offset: Tensor, covariance: Tensor) -> None:
-        """The same for a batch whose mean is the present mean plus `offset` (K,)."""
+        """The same without W, for a batch whose mean is the present mean plus `offset` (K,)."""
         self.updates.add_(1.0)
         weight = (1.0 / self.updates).clamp_min(1.0 - self.momentum)
         self.covariance.lerp_(covariance, weight)
         self.mean.add_(weight * offset)
+
+    @torch.no_grad()
+    def compute_matrix(self) -> None:
+        """W of the present covariance."""
         self.matrix.copy_(inverse_root(self.covariance, eps=self.eps))
 
 
@@ -77,12 +82,20 @@ class BatchWhitening(nn.Module):
     In training by the statistics of the batch, over all processes, with gradient: a direction that shrinks is enlarged
     again, until it is below eps of the mean eigenvalue. Otherwise by moving averages of mean and covariance. (Averages
     of W, as in IterNorm, are too large: the root is convex, and a W from when a direction was small outweighs others.)
+    Training does not use the W of the averages: it is computed when evaluation begins and when the state is saved.
     """
 
     def __init__(self, dim: int, *, eps: float, momentum: float = 0.9) -> None:
         super().__init__()
         self.eps = eps
         self.averages = Whitening(dim, momentum=momentum, eps=eps)
+        self.register_state_dict_pre_hook(_compute_matrix)
+
+    def train(self, mode: bool = True) -> "BatchWhitening":
+        """Switch to training, or to evaluation."""
+        if self.training and not mode:
+            self.averages.compute_matrix()
+        return super().train(mode)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, K) -> (N, K), in float32 or wider."""
@@ -94,6 +107,13 @@ class BatchWhitening(nn.Module):
             white = (x.double() - mean) @ inverse_root(covariance, eps=self.eps)
             self.averages.move(mean.detach() - self.averages.mean, covariance.detach())
         return white.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _compute_matrix(layer: nn.Module, prefix: str, keep_vars: bool) -> None:
+    """A function and not a method of the layer: copies of the layer, such as the target's, copy its hooks."""
+    assert isinstance(layer, BatchWhitening)
+    if layer.training:
+        layer.averages.compute_matrix()
 
 
 def global_moments(x: Tensor) -> tuple[Tensor, Tensor]:
