@@ -82,10 +82,15 @@ class Projector(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         """(N, inputs) -> (N, K)."""
-        x = self.mlp(y)
-        if self.last is None:  # in float32 or wider: whitening would amplify the rounding of bfloat16
-            return self.norm(x.to(torch.promote_types(x.dtype, torch.float32)))
-        return self.last(F.normalize(self.norm(x), dim=-1))
+        if self.last is not None:
+            return self.last(F.normalize(self.norm(self.mlp(y)), dim=-1))
+        *hidden, final = self.mlp
+        for layer in hidden:
+            y = layer(y)
+        # In float32 or wider: bfloat16 rounds an output relative to its largest direction, and whitening amplifies the
+        # rounding in all others.
+        with torch.autocast(y.device.type, enabled=False):
+            return self.norm(final(y.to(torch.promote_types(y.dtype, torch.float32))))
 
     def last_weights(self) -> list[nn.Parameter]:
         """The parameters of the last layer, of projectors that have one: directions and, if they are free, gains."""
