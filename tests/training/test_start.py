@@ -1,5 +1,6 @@
 """What a run starts from: backbone.weights as timm's own, a run, a shipped encoder or a file, and bad ones of each."""
 
+import json
 from itertools import pairwise
 
 import pytest
@@ -9,6 +10,8 @@ from safetensors.torch import load_file
 
 from prosmin import config as configs
 from prosmin.config import METHOD_GROUPS
+from prosmin.encoder import save_encoder
+from prosmin.encoder.file import read_card
 from prosmin.encoder.shipped import shipped_folder
 from prosmin.errors import MissingFileError, ProsminError, UsageError
 from prosmin.methods import build_method
@@ -16,6 +19,7 @@ from prosmin.models.pretrained import PRETRAINED
 from prosmin.training.schedules import Values, values
 from prosmin.training.start import load_start
 from prosmin.training.step import apply_values, make_optimizer
+from published_layouts import dino_checkpoint
 
 VIT = {"backbone.name": "timm:test_vit", "views.global_size": "32", "views.local_size": "16"}
 NORMALISED = {"views.mean": "0.5,0.5,0.5", "views.std": "0.5,0.5,0.5"}  # as timm's card of test_vit says
@@ -51,10 +55,10 @@ class TestPretrained:
         fields = VIT | NORMALISED | {"method.name": method, "backbone.weights": PRETRAINED}
         config = configs.resolve(recipe="demo", overrides=fields)
         network = build_method(config)
-        sentence, warning = load_start(network, config)
+        sentence, cautions = load_start(network, config)
         assert asked == ["test_vit"]
         assert sentence == "timm's own weights, tag r160_in1k."
-        assert warning == ""
+        assert cautions == []
         for part in ("online", "target"):
             backbone = network.get_submodule(f"{part}.backbone")
             assert all(bool((tensor == 0.25).all()) for tensor in backbone.state_dict().values())
@@ -62,9 +66,9 @@ class TestPretrained:
     def test_other_normalisation_is_named(self, tiny, own):
         own()
         config = tiny(**VIT, **{"backbone.weights": PRETRAINED})
-        _, warning = load_start(build_method(config), config)
+        _, (caution,) = load_start(build_method(config), config)
         for name, value in NORMALISED.items():
-            assert f"--{name} {value}" in warning
+            assert f"--{name} {value}" in caution
 
     def test_no_network(self, tiny, monkeypatch):
         config = tiny(**VIT, **{"backbone.weights": PRETRAINED})
@@ -89,15 +93,105 @@ class TestPretrained:
             load_start(build_method(config), config)
 
 
+SHIPPED = {
+    "backbone.name": "vit_tiny_patch16_224",
+    "backbone.patch_size": "4",
+    "backbone.width": "192",
+    "backbone.depth": "12",
+    "backbone.weights": "cifar10-vit",
+}
+
+
+class TestHeads:
+    """All numbers of attention heads fit the same weights, but only one gives the same features."""
+
+    def started(self, tiny, weights, *, heads=None, **fields):
+        """The warnings of a test_vit, which has two heads by its name."""
+        fields = VIT | NORMALISED | ({"backbone.heads": heads} if heads else {}) | fields
+        config = tiny(**fields, **{"backbone.weights": str(weights)})
+        return load_start(build_method(config), config)[1]
+
+    def refused(self, tiny, weights, *, has, heads=None, **fields):
+        network = heads or "2"
+        with pytest.raises(ProsminError, match=rf"has {has} .*network {network},.*backbone\.heads to {has}\.$"):
+            self.started(tiny, weights, heads=heads, **fields)
+
+    @pytest.fixture
+    def vit_run(self, tiny, tmp_path):
+        """A function that writes the encoder of a test_vit with so many heads, before its first step."""
+
+        def write(heads=None):
+            config = tiny(**VIT, **NORMALISED, **({"backbone.heads": heads} if heads else {}))
+            folder = tmp_path / f"heads-{heads}"
+            folder.mkdir()
+            save_encoder(build_method(config), config, folder, step=0, steps=0, trained=0)
+            return folder
+
+        return write
+
+    def test_of_a_run(self, tiny, vit_run):
+        run = vit_run("4")
+        for weights in (run, run / "encoder.safetensors"):
+            self.refused(tiny, weights, has=4)
+            assert self.started(tiny, weights, heads="4") == []
+        named = vit_run()  # its card leaves them to the name
+        self.refused(tiny, named, has=2, heads="4")
+        assert self.started(tiny, named) == []
+
+    def test_of_a_shipped_encoder(self, tiny):
+        config = tiny(**SHIPPED, **{"backbone.heads": "6"})
+        with pytest.raises(ProsminError, match=r"cifar10-vit.* has 3 .*network 6,.*backbone\.heads to 3\.$"):
+            load_start(build_method(config), config)
+
+    def test_of_a_calibrated_network_of_timm(self, tiny, vit_run):
+        run = vit_run("4")
+        card = read_card(run)
+        backbone = {"name": "test_vit", "num_heads": 4}
+        card |= {"encoder": "timm:test_vit", "backbone": backbone, "views": card.pop("config")["views"]}
+        (run / "encoder.json").write_text(json.dumps(card))
+        self.refused(tiny, run, has=4)
+        assert self.started(tiny, run, heads="4") == []
+
+    def test_of_timms_own_weights(self, tiny, own):
+        own()
+        self.refused(tiny, PRETRAINED, has=2, heads="4")
+        assert self.started(tiny, PRETRAINED, heads="2") == []
+
+    @pytest.mark.parametrize("layout", ["DINO", "plain"])
+    def test_of_a_published_file(self, tiny, tmp_path, layout):
+        tensors = timm.create_model("test_vit", num_classes=0, img_size=32).state_dict()
+        torch.save(tensors if layout == "plain" else dino_checkpoint(tensors, student=tensors), tmp_path / "w.pth")
+        self.refused(tiny, tmp_path / "w.pth", has=2, heads="4")
+        assert self.started(tiny, tmp_path / "w.pth") == []
+
+    def test_unknown_ones_are_a_warning(self, tiny, tmp_path, vit_run):
+        sizes = {"embed_dim": 32, "num_heads": 2, "img_size": 32}  # of a network that has no name
+        torch.save(timm.create_model("test_vit", num_classes=0, **sizes).state_dict(), tmp_path / "w.pth")
+        (caution,) = self.started(tiny, tmp_path / "w.pth", **{"backbone.width": "32"})
+        assert "w.pth" in caution
+        assert "backbone.heads" in caution
+        run = vit_run("4")
+        (run / "encoder.json").unlink()
+        (caution,) = self.started(tiny, run)
+        assert "backbone.heads" in caution
+
+
 class TestOthers:
     def test_a_shipped_encoder(self, tiny):
-        shape = {"patch_size": "4", "width": "192", "depth": "12", "heads": "3"}
-        fields = {f"backbone.{name}": value for name, value in shape.items()}
-        config = tiny(**fields, **{"backbone.name": "vit_tiny_patch16_224", "backbone.weights": "cifar10-vit"})
+        config = tiny(**SHIPPED, **{"backbone.heads": "3"})
         network = build_method(config)
-        load_start(network, config)
+        _, (caution,) = load_start(network, config)
+        assert "--views.mean 0.4914,0.4822,0.4465 --views.std 0.247,0.2435,0.2616" in caution
         stored = load_file(shipped_folder("cifar10-vit") / "encoder.safetensors")["online.backbone.cls_token"]
         assert torch.equal(network.get_submodule("online.backbone").cls_token, stored.float())
+
+    def test_a_run_with_other_normalisation(self, tiny, finished):
+        _, cautions = load_start(build_method(tiny()), tiny(**{"backbone.weights": str(finished)}))
+        assert cautions == []
+        config = tiny(**{"backbone.weights": str(finished), "views.std": "0.2,0.2,0.2"})
+        _, (caution,) = load_start(build_method(config), config)
+        assert "--views.std" in caution
+        assert "--views.mean" not in caution
 
     def test_bad_weights_leave_no_folder(self, train, finished, tmp_path):
         broken = load_file(finished / "encoder.safetensors")

@@ -65,6 +65,21 @@ def is_vit(name: str) -> bool:
     return is_model_in_modules(name, {"vision_transformer", "deit"})
 
 
+def named_vit(name: str) -> nn.Module | None:
+    """The ViT that timm's name stands for, with shapes only; None for other networks."""
+    if name in RESNETS or not is_vit(name):
+        return None
+    with torch.device("meta"):
+        return timm.create_model(name, num_classes=0)
+
+
+def attention_heads(backbone: nn.Module) -> int | None:
+    """The number of attention heads of a network of blocks; None for other networks."""
+    blocks = getattr(backbone, "blocks", None)
+    layers = blocks.modules() if isinstance(blocks, nn.Sequential) else ()
+    return next((int(layer.num_heads) for layer in layers if hasattr(layer, "num_heads")), None)  # type: ignore[arg-type]
+
+
 def layer_depths(backbone: nn.Module, name: str) -> dict[str, int]:
     """The layer of each parameter of a network, 0 at the input: stem, then blocks."""
     matcher = getattr(backbone, "group_matcher", None)

@@ -1,13 +1,10 @@
-"""timm's own weights of a network, and how their images were normalised."""
+"""timm's own weights of a network."""
 
 from typing import Any
 
 import timm
-from timm.data import resolve_model_data_config
 from torch import nn
 
-from prosmin.config import ViewsConfig
-from prosmin.config.values import to_text
 from prosmin.errors import ProsminError
 
 PRETRAINED = "pretrained"
@@ -23,13 +20,3 @@ def create_pretrained(model: str, *, remedy: str, **options: Any) -> tuple[nn.Mo
         raise ProsminError(f"timm's weights of {model} cannot be loaded: {reason}. {remedy}") from None
     known = timm.get_pretrained_cfg(model)
     return network, f"timm's own weights, tag {known.tag}." if known is not None else "timm's own weights."
-
-
-def other_normalisation(network: nn.Module, views: ViewsConfig) -> str:
-    """How to normalise the views as the images of timm's weights were; empty if they are."""
-    card = resolve_model_data_config(network)
-    fields = {name: card[name] for name in ("mean", "std") if tuple(card[name]) != tuple(getattr(views, name))}
-    if not fields:
-        return ""
-    options = " ".join(f"--views.{name} {to_text(value)}" for name, value in fields.items())
-    return f"timm's weights were trained with other {' and '.join(fields)} of the channels than these views: {options}"

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file
+from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
 from prosmin.config import Config
 from prosmin.errors import MissingFileError, ProsminError, UsageError
 from prosmin.messages import some
-from prosmin.models.backbones import build_pretrained
-from prosmin.models.pretrained import other_normalisation
+from prosmin.models.backbones import attention_heads, build_pretrained
+from prosmin.models.origin import Origin, compare_heads, named_heads, other_normalisation
 
 # Where a checkpoint keeps its networks; DINO and iBOT evaluate the teacher, not the student.
 _CONTAINERS = ("teacher", "student", "state_dict", "model")
@@ -193,8 +194,7 @@ def _vit_fields(tensors: Mapping[str, Tensor]) -> dict[str, int]:
 
 def _check_heads(backbone: nn.Module, weights: Weights) -> None:
     """A wrong number of heads fits all shapes but gives other features."""
-    blocks = getattr(backbone, "blocks", None)
-    heads = getattr(getattr(blocks[0], "attn", None), "num_heads", None) if isinstance(blocks, nn.Sequential) else None
+    heads = attention_heads(backbone)
     if weights.heads is not None and heads is not None and heads != weights.heads:
         raise ProsminError(
             f"{weights.file} is {weights.layout}: a ViT-S with {weights.heads} attention heads. "
@@ -251,19 +251,39 @@ def _sentence(weights: Weights, used: Mapping[str, Tensor], left_out: list[str])
     return "; ".join(parts) + "."
 
 
-def load_initial_weights(method: nn.Module, config: Config, file: Path | None) -> tuple[str, str]:
+def load_initial_weights(
+    method: nn.Module, config: Config, file: Path | None, origin: Origin | None = None
+) -> tuple[str, list[str]]:
     """Load a file, or timm's own weights, into the online backbone, and into the target's if that starts as a copy.
 
-    Returns a sentence that says what was loaded, and a warning, which may be empty.
+    `origin` is what the card beside the file says. Returns a sentence that says what was loaded, and warnings.
     """
-    online, warning = method.get_submodule("online.backbone"), ""
+    online = method.get_submodule("online.backbone")
     if file is None:
-        network, sentence = build_pretrained(config.backbone, image_size=config.views.global_size)
-        _check_finite(network.state_dict(), f"What timm has as its weights of {config.backbone.name}")
-        online.load_state_dict(network.state_dict(), strict=True)
-        warning = other_normalisation(network, config.views)
+        sentence, origin = _load_pretrained(online, config)
     else:
-        sentence = load_backbone_weights(online, file)
+        weights = read_weights(file)
+        sentence = fill_backbone(online, weights)
+        origin = origin or _origin_of_file(online, weights, config.backbone.name)
+    cautions = compare_heads(online, origin), other_normalisation(config.views, origin)
     if config.target.start == "copy":
         method.get_submodule("target.backbone").load_state_dict(online.state_dict(), strict=True)
-    return sentence, warning
+    return sentence, [caution for caution in cautions if caution]
+
+
+def _load_pretrained(online: nn.Module, config: Config) -> tuple[str, Origin]:
+    network, sentence = build_pretrained(config.backbone, image_size=config.views.global_size)
+    name = config.backbone.name
+    _check_finite(network.state_dict(), f"What timm has as its weights of {name}")
+    online.load_state_dict(network.state_dict(), strict=True)
+    card = resolve_model_data_config(network)
+    heads = named_heads(name, like=online)
+    return sentence, Origin(whose=f"timm's {name}", heads=heads, mean=tuple(card["mean"]), std=tuple(card["std"]))
+
+
+def _origin_of_file(online: nn.Module, weights: Weights, name: str) -> Origin:
+    """Of a file without a card: published weights have the heads that their layout says, or timm's network."""
+    whose, named = f"{weights.file} ({weights.layout})", named_heads(name, like=online)
+    if weights.from_prosmin or weights.heads is not None or named is None:
+        return Origin(whose=whose, heads=weights.heads)
+    return Origin(whose=f"{whose}, read as weights of timm's {name},", heads=named)

@@ -89,10 +89,10 @@ def _pretrain(fabric: Fabric, config: Config, run: RunFolder) -> None:
     if checkpoint is not None and checkpoint.pictures:
         _check_images(fabric, run, checkpoint, describe_images(fabric, feed, config), config.data.spec)
     if config.backbone.weights is not None and checkpoint is None:
-        loaded, warning = load_start(method, config)
+        loaded, cautions = load_start(method, config)
         _print(fabric, loaded)
-        if warning and fabric.is_global_zero:
-            warnings.warn(warning, stacklevel=2)
+        for caution in cautions if fabric.is_global_zero else []:
+            warnings.warn(caution, stacklevel=2)
     knn = _in_first(fabric, lambda: OnlineKnn(feed, config)) if config.training.knn_every else None
     _in_first(fabric, lambda: run.open(config))
     _in_first(fabric, lambda: run.update_config(config))
