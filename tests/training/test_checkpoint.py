@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from prosmin import interrupts
 from prosmin.encoder.file import read_card
 from prosmin.errors import ProsminError
 from prosmin.training import checkpoint as checkpoints
@@ -118,6 +119,21 @@ def test_files_of_a_killed_process_are_removed(train):
     (part / "model.safetensors").write_bytes(bytes(8))
     train()
     assert names(run) == ["step-00000004", "step-00000006"]
+
+
+def test_an_interrupt_does_not_touch_what_is_being_written(tmp_path, monkeypatch):
+    """What would be removed may have its final name by then, as another thread writes: it would be left empty."""
+    model = torch.nn.Linear(2, 2)
+    saved = checkpoints.snapshot(model, torch.optim.AdamW(model.parameters()), step=1, pictures={})
+    write_files = checkpoints._write_files
+
+    def interrupted(folder, checkpoint):
+        write_files(folder, checkpoint)
+        for action in list(interrupts._actions.values()):  # as a second Ctrl-C
+            action()
+
+    monkeypatch.setattr(checkpoints, "_write_files", interrupted)
+    assert checkpoints.load(checkpoints.write(tmp_path, saved, keep=1)).step == 1
 
 
 def test_a_full_disk_keeps_the_earlier_checkpoint(train, monkeypatch):

@@ -27,7 +27,6 @@ from prosmin.data.sources import files_mark
 from prosmin.data.stream import Feed
 from prosmin.errors import ProsminError
 from prosmin.files import advice, file_hash, flush
-from prosmin.interrupts import if_interrupted
 from prosmin.training.run_folder import RunFolder
 
 _NAME = re.compile(r"step-(\d{8})")
@@ -84,14 +83,14 @@ def write(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
     final = folder / f"step-{checkpoint.step:08d}"
     part = folder / f".{final.name}.part"
     try:
-        for left in folder.glob(".step-*.part"):  # by a process that was killed while writing
+        for left in folder.glob(".step-*.part"):  # by a process that ended while writing
             shutil.rmtree(left, ignore_errors=True)
-        with if_interrupted(lambda: shutil.rmtree(part, ignore_errors=True)):
-            part.mkdir(parents=True)
-            _write_files(part, checkpoint)
-            if final.exists():  # a damaged one that was skipped on resume
-                shutil.rmtree(final)
-            part.rename(final)
+        # An interrupted command leaves `part` to the next one: to remove it now could empty it after it is renamed.
+        part.mkdir(parents=True)
+        _write_files(part, checkpoint)
+        if final.exists():  # a damaged one that was skipped on resume
+            shutil.rmtree(final)
+        part.rename(final)
         flush(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(part, ignore_errors=True)
