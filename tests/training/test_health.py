@@ -24,17 +24,30 @@ def test_effective_rank_of_known_spectra():
 
 
 def test_skill_against_climatology():
-    """0 for N(0, I) itself, 1 for a perfect forecast, in between for one that explains part of the variance."""
+    """0 for a forecast that ignores the image, 1 for a perfect one, in between for one that explains part."""
     random = torch.Generator().manual_seed(0)
     seen = torch.randn(2, 512, 64, generator=random)
     none = health.climatology_skill(torch.zeros_like(seen), torch.ones_like(seen), seen)
     perfect = health.climatology_skill(seen.flip(0), torch.zeros_like(seen), seen)
-    assert float(none) == pytest.approx(0.0, abs=1e-6)
+    assert float(none) == pytest.approx(0.0, abs=0.005)  # mean and deviation of 1,024 rows are not quite 0 and 1
     assert float(perfect) == pytest.approx(1.0, abs=1e-5)
     # Correlation .8 between views: the best forecast has mean .8 z and scale .6, and skill 1 - .6.
     pair = torch.cat([seen[:1], 0.8 * seen[:1] + 0.6 * seen[1:]])
     part = health.climatology_skill(0.8 * pair, torch.full_like(pair, 0.6), pair)
     assert float(part) == pytest.approx(0.4, abs=0.01)
+
+
+@pytest.mark.parametrize("variance", [1e-4, 0.03, 1.0, 5.0])
+def test_a_forecast_that_ignores_the_image_has_no_skill_whatever_the_variance(variance):
+    """Against N(0, I) it was .60 at a variance of .03."""
+    seen = 0.1 + variance**0.5 * torch.randn(2, 256, 64, generator=torch.Generator().manual_seed(0))
+    forecast = torch.full_like(seen, 0.1), torch.full_like(seen, variance**0.5)
+    assert float(health.climatology_skill(*forecast, seen)) == pytest.approx(0.0, abs=0.005)
+
+
+def test_a_constant_target_gives_a_finite_skill():
+    constant = torch.zeros(2, 8, 16)
+    assert health.climatology_skill(constant, torch.ones_like(constant), constant).isfinite()
 
 
 def test_a_singular_target_gives_numbers_and_a_verdict():

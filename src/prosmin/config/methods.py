@@ -90,7 +90,7 @@ class ProsminTarget(TargetConfig):
     )
 
     normalise: bool = option(
-        False, "every target embedding gets the length sqrt(K), so that coordinates have variance 1"
+        False, "every target embedding gets the length sqrt(K): the mean square of its coordinates is 1"
     )
 
     def __post_init__(self) -> None:
@@ -126,11 +126,11 @@ class ProsminTarget(TargetConfig):
             raise UsageError(f"{what}, which needs {'; '.join(needs)}.")
 
     def is_whitened(self, heads: ProsminHeads) -> bool:
-        """Whether the forecast that ignores the image is N(0, I)."""
+        """Whether targets have mean 0 and covariance I, unless directions are missing (the verdict `singular`)."""
         return self.whitening == "whiten" or heads.last == "whiten"
 
     def has_unit_variance(self, heads: ProsminHeads) -> bool:
-        """Whether the coordinates of the target have variance 1."""
+        """Whether the coordinates of the target have variance 1 on average."""
         return self.normalise or self.is_whitened(heads)
 
 

@@ -86,14 +86,17 @@ def measure(observed: dict[str, Tensor], gather: Gather = lambda x, dim: x, *, w
 
 @torch.no_grad()
 def climatology_skill(mean: Tensor, scale: Tensor, target: Tensor) -> Tensor:
-    """1 - energy score of forecasts / that of N(0, I), for each of two global views that forecasts the other.
+    """1 - energy score of forecasts / that of climatology, for each of two global views that forecasts the other.
 
-    mean, scale (V, B, K), target (2, B, K) -> (). 0: no better than the average image; 1: perfect.
+    Climatology is one forecast for all images: mean and standard deviation of each coordinate of the batch. With
+    N(0, I) instead, a target of small variance would look well predicted.
+    mean, scale (V, B, K), target (2, B, K) -> (). 0: no better than climatology; 1: perfect.
     """
     seen = target.float().flip(0)
     own = approximate_energy_score(mean[: len(seen)].float(), scale[: len(seen)], seen, validate=False)
-    none = approximate_energy_score(torch.zeros_like(seen), torch.ones_like(seen), seen, validate=False)
-    return 1.0 - own.mean() / none.mean()
+    spread, middle = (x.expand_as(seen) for x in torch.std_mean(seen, (0, 1), correction=0))
+    none = approximate_energy_score(middle, spread, seen, validate=False)
+    return 1.0 - own.mean() / none.mean().clamp_min(1e-6)  # a constant target is no division by 0
 
 
 def numbers(measured: dict[str, Tensor]) -> dict[str, float]:
