@@ -1,11 +1,14 @@
 """Which ranking by the neighbours of an image predicts that its nearest neighbour is of another class?
 
     python benchmarks/disagreement.py cifar10-vit --data DIR --out benchmarks/results/disagreement-cifar10-vit-cpu.json
+    prosmin pretrain --recipe demo --out runs/demo
+    python benchmarks/disagreement.py runs/demo --data DIR --out benchmarks/results/disagreement-demo-cpu.json
 
-DIR holds the parquet files named in SETS (columns image and label). The encoder is a run folder or a name. Only
-training images are used: the numbers of prosmin/encoder/neighbourhood.py were chosen by this table, and geometry.py
-judges the choice on test images. R-AUROC in per cent by reference and queries and its mean, and by reference the AUROC
-of made-up images (noise, one grey, one colour) against the queries.
+DIR holds the parquet files named in SETS (columns image and label). The encoder is a run folder or a name: a good one
+and a weak one. Only training images are used: the numbers of prosmin/encoder/neighbourhood.py were chosen by these
+tables, and geometry.py judges the choice on test images. `rankings`: R-AUROC in per cent by reference and queries and
+its mean, and by reference the AUROC of made-up images (noise, one grey, one colour) against the queries. `small`: for
+references of few images, means over DRAWS of them: R-AUROC, and the AUROC of noise and of another set against queries.
 """
 
 import argparse
@@ -46,6 +49,11 @@ SETTINGS: dict[str, tuple[str, int, int, str, int, int]] = {
 }
 """Reference -> its set, first and last row; the same of the queries."""
 
+SMALL = {"cifar10": "flowers", "flowers": "cifar10", "imagenette": "cifar10"}
+"""Set of small references and of the queries -> the other set."""
+
+COUNTS, DRAWS, QUERIES, OTHERS = (10, 20, 40, 100, 300), 8, 1_000, 300
+
 Ranking = Callable[[Neighbourhood, Tensor], Tensor]
 
 
@@ -73,6 +81,23 @@ def larger_of_both(around: Neighbourhood, features: Tensor) -> Tensor:
     return torch.maximum(*parts)
 
 
+def disagreement_first(around: Neighbourhood, features: Tensor) -> Tensor:
+    """The default after it: the disagreement; the distance counts only for images that are far."""
+    score = around(features)
+    return torch.where(score > around._usual.limit, 2 + score, around.disagreement(features))  # at most about 1
+
+
+def weighted(weight: float) -> Ranking:
+    """The default with another weight of the distance in large references."""
+
+    def ranking(around: Neighbourhood, features: Tensor) -> Tensor:
+        found = around.locate(features)
+        unclear = found.disagreement + (weight + neighbourhood.FEW / len(around.features)) * found.score
+        return torch.where(found.score > around._usual.limit, 1_000 + found.score, unclear)
+
+    return ranking
+
+
 RANKINGS: dict[str, tuple[Ranking, dict[str, Any]]] = {
     "default": (Neighbourhood.uncertainty, {}),
     "no image counts as far": (Neighbourhood.uncertainty, {"BELONGS": 1.0}),
@@ -82,10 +107,26 @@ RANKINGS: dict[str, tuple[Ranking, dict[str, Any]]] = {
         f"{', '.join(map(str, around))} neighbours": (Neighbourhood.uncertainty, {"AROUND": around})
         for around in ((5,), (10,), (20,), (3, 6, 12), (5, 10, 20, 40))
     },
-    "the larger of distance and dispersion (the default before)": (larger_of_both, {}),
+    **{f"distance counts {weight} + 100 / M times": (weighted(weight), {}) for weight in (0.5, 1, 2, 4)},
+    **{f"distance counts 1 + {few} / M times": (Neighbourhood.uncertainty, {"FEW": few}) for few in (0, 30, 300)},
+    "disagreement": (Neighbourhood.disagreement, {}),
+    "disagreement first": (disagreement_first, {}),
+    "the larger of distance and dispersion": (larger_of_both, {}),
     "dispersion": (Neighbourhood.dispersion, {}),
     "half-whitened distance": (Neighbourhood.__call__, {}),
 }
+
+
+FEW_IMAGES = (
+    "default",
+    "distance counts 1 + 0 / M times",
+    "distance counts 1 + 30 / M times",
+    "distance counts 1 + 300 / M times",
+    "disagreement first",
+    "the larger of distance and dispersion",
+    "half-whitened distance",
+)
+"""The rankings that are compared with few images."""
 
 
 def main() -> None:
@@ -109,6 +150,7 @@ def main() -> None:
     told = {
         "meaning": __doc__.split("\n\n")[2].replace("\n", " ") if __doc__ else "",
         "rankings": rows,
+        "small": {name: of_few(*RANKINGS[name], sets, made["noise"], space) for name in FEW_IMAGES},
         "hardware": describe_machine(torch.device("cpu")),
         "command": "python benchmarks/disagreement.py RUN --data DIR --out FILE",
     }
@@ -126,6 +168,27 @@ def row(ranking: Ranking, sets: dict[str, Seen], made: dict[str, Tensor], space:
         found[name] = round(100 * r_auroc(right_neighbours(features, labels), values), 2)
         against[name] = {kind: round(100 * auroc(values, ranking(around, those)), 2) for kind, those in made.items()}
     return {"r_auroc": found, "mean": round(statistics.fmean(found.values()), 2), "made_up_auroc": against}
+
+
+def of_few(
+    ranking: Ranking, changes: dict[str, Any], sets: dict[str, Seen], noise: Tensor, space: Space
+) -> dict[str, dict[str, list[float]]]:
+    """Set -> number of images -> R-AUROC, AUROC of noise, AUROC of another set; means over DRAWS references."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, other in SMALL.items():
+        features, labels, strange = sets[name].features, sets[name].labels, sets[other].features[:OTHERS]
+        for count in COUNTS:
+            of_draws = []
+            for draw in range(DRAWS):
+                order = torch.randperm(len(features), generator=torch.Generator().manual_seed(draw))
+                around, queries = Neighbourhood(features=features[order[:count]], space=space), order[count:][:QUERIES]
+                with numbers(**changes):
+                    own, outside, noisy = (ranking(around, x) for x in (features[queries], strange, noise))
+                right = right_neighbours(features[queries], labels[queries])
+                of_draws.append([r_auroc(right, own), auroc(own, noisy), auroc(own, outside)])
+            means = (100 * torch.tensor(of_draws).mean(0)).tolist()
+            found.setdefault(name, {})[str(count)] = [round(value, 1) for value in means]
+    return found
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The images that belong: distances to them, their dispersion, the uncertainty, and small or odd sets of them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ from prosmin.encoder.space import Space, fit_space
 from prosmin.errors import ProsminError
 from prosmin.evaluation.metrics.ranking import ood_metrics
 
-PLAIN = Space(torch.zeros(3), torch.eye(3))
+PLAIN, PLAIN_4 = (Space(torch.zeros(dim), torch.eye(dim)) for dim in (3, 4))
 """The space in which features are compared as they are."""
 
 
@@ -102,9 +104,12 @@ class TestDispersion:
 
     def test_the_number_of_rows_at_once_changes_nothing(self, clusters, monkeypatch):
         queries = gaussian(50, 3, seed=8)
-        expected = clusters.dispersion(queries)
-        monkeypatch.setattr(neighbourhoods, "_ROWS", 7)
-        torch.testing.assert_close(clusters.dispersion(queries), expected, rtol=0, atol=1e-6)
+        expected = clusters.dispersion(queries), clusters.disagreement(queries)
+        monkeypatch.setattr(neighbourhoods, "_VALUES", 100)  # 10 neighbours in 3 directions: 3 rows
+        again = replace(clusters)  # without what the first call computed
+        torch.testing.assert_close(
+            (again.dispersion(queries), again.disagreement(queries)), expected, rtol=0, atol=1e-6
+        )
 
     def test_it_is_0_among_images_that_are_alike_and_1_among_unrelated_ones(self):
         alike = Neighbourhood(features=torch.tensor([[1.0, 0, 0], [-1, 0, 0]]).repeat(20, 1), space=PLAIN)
@@ -182,8 +187,8 @@ class TestUncertainty:
         features, rows = gaussian(1000, 3, seed=27), torch.arange(1000)
         own = Neighbourhood(features=features, space=PLAIN, groups=rows)
         found, distance = own.uncertainty(features, rows), own(features, rows)
-        apart = own.disagreement(features, rows)
-        expected = (apart - apart.mean()) / apart.std(correction=0)
+        unclear = own.disagreement(features, rows) + 1.1 * distance
+        expected = (unclear - unclear.mean()) / unclear.std(correction=0)
         belongs = distance <= distance.sort().values[900]
         assert belongs.double().mean().item() == pytest.approx(0.9, abs=0.002)
         torch.testing.assert_close(found[belongs], expected[belongs], rtol=0, atol=1e-3)
@@ -192,6 +197,30 @@ class TestUncertainty:
         without = Neighbourhood(features=features, space=PLAIN)
         queries = gaussian(20, 3, seed=28)
         torch.testing.assert_close(without.uncertainty(queries), own.uncertainty(queries))
+
+    @pytest.mark.parametrize("count", [20, 40, 100])
+    def test_new_images_that_are_far_come_after_all_that_are_near(self, count):
+        known = Neighbourhood(features=gaussian(count, 3, seed=29), space=PLAIN)
+        queries = gaussian(500, 3, seed=30)
+        found, far = known.uncertainty(queries), known(queries) > known._usual.limit
+        assert 0 < far.sum() < 500
+        assert found[far].min() > found[~far].max()
+
+    def test_with_few_images_the_distance_counts_more(self):
+        """Of 10 images in many directions neighbours agree or not by chance; noise on the other side is far."""
+        reference, same = gaussian(10, 40, seed=31) + 1, gaussian(400, 40, seed=32) + 1
+        known = Neighbourhood(features=reference, space=Space(torch.zeros(40), torch.eye(40)))
+        noise = gaussian(400, 40, seed=33)
+        by_uncertainty, by_disagreement = (
+            ood_metrics(found(same), found(noise))["auroc"] for found in (known.uncertainty, known.disagreement)
+        )
+        assert by_uncertainty > 0.9
+        assert by_uncertainty > by_disagreement + 0.1
+
+    def test_the_smoothing_does_not_depend_on_the_neighbours_of_the_score(self):
+        features = gaussian(300, 4, seed=34)
+        few, many = (Neighbourhood(features=features, space=PLAIN_4, neighbours=k) for k in (10, 50))
+        assert torch.equal(few.disagreement(features), many.disagreement(features))
 
     def test_what_is_far_is_uncertain_even_if_its_neighbours_agree(self, clusters):
         far, near = torch.tensor([[2.0, -0.5, 0]]), torch.tensor([[5.0, 0, 0]])
@@ -215,8 +244,8 @@ class TestUncertainty:
         assert not torch.equal(found, expected)
         # a standard deviation of 1,000 scores has a relative error of 0.02, for scores up to 5 of them; the limit of
         # what counts as far moves too, so that images next to it may change sides
-        usual, _ = of_all._usual
-        clear = ((of_all(queries) - usual.limit) / usual.spread).abs() > 0.2
+        usual = of_all._usual
+        clear = ((of_all(queries) - usual.limit) / usual.score_spread).abs() > 0.2
         assert clear.sum() > 10
         torch.testing.assert_close(found[clear], expected[clear], rtol=0.1, atol=0.2)
 

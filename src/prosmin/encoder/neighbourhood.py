@@ -27,15 +27,20 @@ ROUNDS = 2
 
 BELONGS = 0.9
 """Share of the images that belong; the others, the furthest from their neighbours, are less certain than all of these.
-See benchmarks/disagreement.py for these three numbers."""
+"""
+
+FEW = 100
+"""Images of which the distance counts twice; the fewer they are the more, since what few neighbours say of each other
+is noise. See benchmarks/disagreement.py for these four numbers."""
 
 MOST = 10_000
 """Images that the disagreement looks at: more do not make it better, and every one is compared with every other."""
 
-SAME = 0.05
-"""A query nearer to an image than this share of the usual distance between neighbours is that image, rounded."""
+SAME = 0.15
+"""A query nearer to an image than this share of the usual distance between neighbours is that image, in bfloat16."""
 
-_ROWS = 4096  # whose neighbours are in memory at once, and at most used for the moments
+_ROWS = 4096  # at most used for the moments
+_VALUES = 2**24  # of neighbours' places in memory at once
 _SMALLEST = 1e-6  # standard deviation, for images that are all alike
 
 
@@ -45,6 +50,16 @@ class Nearest(NamedTuple):
     row: Tensor
     distance: Tensor
     score: Tensor
+
+
+class Located(NamedTuple):
+    """Of N images: what `Nearest` has, the disagreement of the neighbours, and the uncertainty."""
+
+    row: Tensor
+    distance: Tensor
+    score: Tensor
+    disagreement: Tensor
+    uncertainty: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,13 +101,23 @@ class Neighbourhood:
     def uncertainty(self, features: Tensor, groups: Tensor | None = None) -> Tensor:
         """How unclear an image's place is: (N, D), (N,) -> (N,); larger is less certain.
 
-        The disagreement of its neighbours, in standard deviations of these images themselves. An image that is further
-        away than BELONGS of them comes after all of them, by its distance: noise may have neighbours that agree.
+        The disagreement of its neighbours plus the OOD score, which counts 1 + FEW / M times, in standard deviations of
+        these images themselves. An image that is further away than BELONGS of them comes after all others, by its
+        distance: noise may have neighbours that agree.
         """
-        usual, apart = self._usual
-        distance, disagreement = self(features, groups), self.disagreement(features, groups)
-        far = apart.largest + (distance - usual.limit) / usual.spread
-        return torch.where(distance > usual.limit, far, (disagreement - apart.mean) / apart.spread)
+        return self.locate(features, groups).uncertainty
+
+    def locate(self, features: Tensor, groups: Tensor | None = None) -> Located:
+        """Everything about the places of images (N, D), of these groups (N,)."""
+        nearest, disagreement = self.nearest(features, groups), self.disagreement(features, groups)
+        usual = self._usual
+        unclear = self._unclear(nearest.score, disagreement)
+        near = ((unclear - usual.mean) / usual.spread).clamp_max(usual.largest)
+        far = usual.largest + (nearest.score - usual.limit) / usual.score_spread
+        return Located(*nearest, disagreement, torch.where(nearest.score > usual.limit, far, near))
+
+    def _unclear(self, score: Tensor, disagreement: Tensor) -> Tensor:
+        return disagreement + (1 + FEW / len(self.features)) * score
 
     def disagreement(self, features: Tensor, groups: Tensor | None = None) -> Tensor:
         """How different the images around this one are, 0 to about 1: (N, D), (N,) -> (N,).
@@ -145,9 +170,9 @@ class Neighbourhood:
     def _places(self) -> Tensor:
         """Each image's place in its own space after ROUNDS of smoothing, centred and at length 1: (M, D)."""
         places, groups = self._own_space[1], self._each.groups
-        _, rows = search(places, places, self.k, groups=groups, query_groups=groups)
+        _, rows = search(places, places, min(NEIGHBOURS, self.k), groups=groups, query_groups=groups)
         for _ in range(ROUNDS):
-            places = F.normalize(torch.cat([places[some].mean(1) for some in rows.split(_ROWS)]), dim=1)
+            places = F.normalize(torch.cat([places[some].mean(1) for some in _parts(rows, places)]), dim=1)
         return F.normalize(places - places.mean(0), dim=1)
 
     @cached_property
@@ -164,31 +189,41 @@ class Neighbourhood:
         return each.nearest(self.features[::step], each.groups[::step]).distance.median()
 
     @cached_property
-    def _usual(self) -> tuple["_Usual", "_Usual"]:
-        """Distance and disagreement of some of these images, each compared with the others."""
+    def _usual(self) -> "_Usual":
+        """What is usual among some of these images, each compared with the others."""
         each, step = self._each, -(-len(self.features) // _ROWS)
         assert each.groups is not None
-        return tuple(_usual(f(self.features[::step], each.groups[::step])) for f in (each, each.disagreement))  # type: ignore[return-value]
+        some = self.features[::step], each.groups[::step]
+        score = each(*some)
+        unclear = each._unclear(score, each.disagreement(*some))
+        mean, spread = unclear.mean(), _spread(unclear)
+        rank = min(len(score), math.ceil(BELONGS * (len(score) + 1))) - 1  # as of new images, on average
+        largest = (unclear.max() - mean) / spread
+        return _Usual(mean, spread, largest, score.sort().values[rank], _spread(score))
 
 
 class _Usual(NamedTuple):
-    """What values images that belong have: mean, standard deviation, and in standard deviations the largest."""
+    """How unclear the places of images that belong are (mean, standard deviation, largest), and their OOD scores."""
 
     mean: Tensor
     spread: Tensor
-    largest: Tensor
-    limit: Tensor  # that BELONGS of them do not exceed
+    largest: Tensor  # in standard deviations
+    limit: Tensor  # the score that BELONGS of them do not exceed
+    score_spread: Tensor
 
 
-def _usual(values: Tensor) -> _Usual:
-    mean, spread = values.mean(), values.std(correction=0).clamp_min(_SMALLEST)
-    rank = min(len(values), math.ceil(BELONGS * (len(values) + 1))) - 1  # as of new images, on average
-    return _Usual(mean, spread, (values.max() - mean) / spread, values.sort().values[rank])
+def _spread(values: Tensor) -> Tensor:
+    return values.std(correction=0).clamp_min(_SMALLEST)
+
+
+def _parts(rows: Tensor, places: Tensor) -> tuple[Tensor, ...]:
+    """Rows of neighbours (N, k) in parts whose places (n, k, D) fit into memory."""
+    return rows.split(max(1, _VALUES // (rows.shape[1] * places.shape[1])))
 
 
 def _dispersion(places: Tensor, rows: Tensor) -> Tensor:
     """One minus the mean cosine between the places (M, D) of these rows (N, k), of length 1: (N,)."""
     k = rows.shape[1]
     # |sum of k unit vectors|^2 = k + the cosines of all ordered pairs; the neighbours of all rows would fill memory
-    length = torch.cat([places[some].sum(1).square().sum(1) for some in rows.split(_ROWS)])  # (n, k, D) -> (n,)
+    length = torch.cat([places[some].sum(1).square().sum(1) for some in _parts(rows, places)])  # (n, k, D) -> (n,)
     return 1 - (length - k) / (k * (k - 1))
