@@ -131,6 +131,24 @@ def test_each_forecast_is_told_of_its_own_pair_and_scored_at_its_own_target(fiel
     assert mean.shape == scale.shape == (3, config.heads.dim)
 
 
+@pytest.mark.parametrize(("same_view", "pairs"), [("true", 6), ("false", 4)])
+def test_only_pairs_that_are_scored_are_forecast(same_view, pairs):
+    """Three views and two targets. Others would change the statistics of the predictor's BatchNorm."""
+    method = build_method(tiny_method("prosmin", **RUN | {"loss__same_view": same_view}))
+    seen = []
+    method.predictor.register_forward_hook(lambda module, given, made: seen.append(len(given[0])))
+    random = torch.Generator().manual_seed(0)
+    t, told = torch.randn(3, 32, 8, generator=random), torch.randn(3, 2, 32, CONDITION, generator=random)
+    found = method.forecast(t, told)
+    assert seen == [32 * pairs]
+    assert all(x.shape == (3, 2, 32, 8) for x in found)
+    if same_view == "false":
+        rows = [(0, 1), (1, 0), (2, 0), (2, 1)]
+        expected = method.predictor(torch.cat([t[v] for v, _ in rows]), torch.cat([told[row] for row in rows]))
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(torch.cat([one[row] for row in rows]), other)
+
+
 def test_gradients_reach_all_that_learns():
     config = tiny_method("prosmin", **RUN, loss__identification="0.5")
     method = build_method(config)

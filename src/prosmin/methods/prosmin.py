@@ -4,7 +4,7 @@ Vahidi et al., Probabilistic Self-supervised Learning via Scoring Rules Minimiza
 where this differs from the paper and why.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -34,6 +34,14 @@ def at_targets(score: Callable[..., Tensor], *forecast: Tensor, target: Tensor) 
         return score(*forecast, target)
     parts = [score(*(x[:, g] for x in forecast), target[g : g + 1]) for g in range(len(target))]
     return torch.cat(parts, dim=1)
+
+
+def at_pairs(rows: Tensor, pairs: Sequence[tuple[int, int]], shape: Sequence[int]) -> Tensor:
+    """Forecasts of some pairs of views, (P B, K), among all: (V, G, B, K), with 1 where there is none."""
+    found = dict(zip(pairs, rows.unflatten(0, (len(pairs), shape[2])), strict=True))
+    none = torch.ones_like(found[pairs[0]])
+    every = [found.get((v, g), none) for v in range(shape[0]) for g in range(shape[1])]
+    return torch.stack(every).unflatten(0, shape[:2])
 
 
 class ForecastNoise(nn.Module):
@@ -135,11 +143,17 @@ class ProSMIN(nn.Module):
         return condition(views.parameters[:, None], views.parameters[: len(views.global_views)])
 
     def forecast(self, t: Tensor, told: Tensor | None) -> tuple[Tensor, Tensor]:
-        """t (V, B, K) -> mean and scale (V, B, K); told of each target, (V, G, B, C), (V, G, B, K)."""
-        given = [t] if told is None else [t[:, None].expand(*told.shape[:-1], -1), told]
-        mean, scale = self.predictor(*(x.flatten(0, -2) for x in given))
-        shape = given[0].shape[:-1]
-        return mean.unflatten(0, shape), scale.unflatten(0, shape)
+        """t (V, B, K) -> mean and scale (V, B, K); told of each target, (V, G, B, C), (V, G, B, K).
+
+        Pairs that are not scored are not forecast, since they would count in the BatchNorm of q.
+        """
+        if told is None:
+            mean, scale = self.predictor(t.flatten(0, 1))
+            return mean.unflatten(0, t.shape[:2]), scale.unflatten(0, t.shape[:2])
+        views, targets = told.shape[:2]
+        pairs = [(v, g) for v in range(views) for g in range(targets) if self.loss.same_view or v != g]
+        mean, scale = self.predictor(torch.cat([t[v] for v, _ in pairs]), torch.cat([told[pair] for pair in pairs]))
+        return at_pairs(mean, pairs, told.shape[:3]), at_pairs(scale, pairs, told.shape[:3])
 
     def score(self, mean: Tensor, scale: Tensor, target: Tensor, draws: Draws) -> Tensor:
         """mean, scale (V, B, K) or (V, G, B, K) against target (G, B, K) -> one loss per image, (B,)."""
