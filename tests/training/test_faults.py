@@ -35,6 +35,7 @@ def start_program(run):
         stderr=subprocess.STDOUT,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background processes ignore it
     )
 
 
@@ -92,8 +93,17 @@ def test_a_run_stopped_by_a_signal_saves_and_continues(uninterrupted, tmp_path):
     assert_same_run(uninterrupted, run)
 
 
-def test_ctrl_c_after_the_last_step_is_not_lost():
+@pytest.fixture
+def handled():
+    """A function that says how Ctrl-C is handled during the test: in the background the suite ignores it."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_after_the_last_step_is_not_lost(handled):
     """The loop no longer looks at it, and what comes after the loop may take minutes."""
+    handled(signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt), StopRequest():
         os.kill(os.getpid(), signal.SIGINT)
     with StopRequest() as stop:  # of a scheduler, which gives time to finish
@@ -101,7 +111,20 @@ def test_ctrl_c_after_the_last_step_is_not_lost():
     assert stop.name == "SIGTERM"
 
 
-def test_an_error_of_the_loop_remains_the_error_after_ctrl_c():
+def test_an_ignored_signal_stays_ignored(handled):
+    """As Ctrl-C in a job that a script starts in the background."""
+    handled(signal.SIG_IGN)
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.name is None
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.name == "SIGTERM"
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_an_error_of_the_loop_remains_the_error_after_ctrl_c(handled):
+    handled(signal.default_int_handler)
+
     def failing():
         with StopRequest():
             os.kill(os.getpid(), signal.SIGINT)

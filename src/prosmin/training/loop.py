@@ -31,7 +31,8 @@ SIGNALLED, COLLAPSED = 1, 2
 class StopRequest:
     """Within the block, a signal sets `name` so that the loop can save and stop; a second Ctrl-C interrupts at once.
 
-    A Ctrl-C that comes too late for the loop, which has done its last step, interrupts at the end of the block.
+    A Ctrl-C that comes too late for the loop, which has done its last step, interrupts at the end of the block. What
+    the process was told to ignore, as jobs in the background of a script are with Ctrl-C, stays ignored.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,8 @@ class StopRequest:
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():  # Python sets handlers only there
             for number in SIGNALS:
-                self._before[number] = signal.signal(number, self._receive)
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
