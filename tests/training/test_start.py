@@ -16,6 +16,7 @@ from prosmin.encoder.shipped import shipped_folder
 from prosmin.errors import MissingFileError, ProsminError, UsageError
 from prosmin.methods import build_method
 from prosmin.models.pretrained import PRETRAINED
+from prosmin.models.resnet import SmallResNet
 from prosmin.training.schedules import Values, values
 from prosmin.training.start import load_start
 from prosmin.training.step import apply_values, make_optimizer
@@ -249,6 +250,12 @@ class TestRates:
         plain = self.rates(tiny(**backbone))
         assert len(set(plain.values())) == 1
         assert head == plain["online.backbone." + layers[0]]
+
+    def test_a_network_without_layers_is_refused_before_its_folder_is_made(self, train, tmp_path, monkeypatch):
+        monkeypatch.delattr(SmallResNet, "group_matcher")
+        with pytest.raises(UsageError, match=r"optimizer\.layer_decay.*resnet8_cifar"):
+            train("run", **{"optimizer.layer_decay": "0.5"})
+        assert not (tmp_path / "run").exists()
 
     def test_frozen_backbone_has_no_rate(self, tiny):
         config = tiny(

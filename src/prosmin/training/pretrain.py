@@ -24,7 +24,7 @@ from prosmin.encoder.file import read_card
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import staged
 from prosmin.methods import build_method
-from prosmin.models.backbones import check_views, checkpoint_activations
+from prosmin.models.backbones import check_views, checkpoint_activations, layer_depths
 from prosmin.models.batchnorm import synchronise_batchnorm
 from prosmin.models.compiling import compile_networks
 from prosmin.randomness import generator
@@ -155,6 +155,8 @@ def build(config: Config) -> nn.Module:
     """The method before its first step; an error if it cannot be trained as configured."""
     method = build_method(config)
     check_views(method.get_submodule("online.backbone"), config)
+    if config.optimizer.layer_decay != 1:
+        layer_depths(method.get_submodule("online.backbone"), config.backbone.name)  # for its error
     parts = config.training.accumulate
     if parts > 1 and method.spans_batch:
         raise UsageError(
