@@ -1,6 +1,7 @@
 """ProSMIN with whitened targets: what is scored, what a user gets, what is refused."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from safetensors.torch import load_file
 
 import prosmin
 from prosmin import config as configs
+from prosmin.data.stream import open_feed
 from prosmin.errors import ProsminError, UsageError
 from prosmin.methods import build_method
 from prosmin.methods.prosmin import ProSMIN
@@ -16,7 +18,10 @@ from prosmin.models.centre import batch_mean
 from prosmin.models.heads import Projector
 from prosmin.models.whitening import inverse_root, unit_variance
 from prosmin.training import health
-from prosmin.training.pretrain import pretrain
+from prosmin.training.launch import make_fabric
+from prosmin.training.pretrain import prepare, pretrain
+from prosmin.training.schedules import Values
+from prosmin.training.step import TrainingStep
 from tiny_methods import WHITENED, WHITENED_HEADS, tiny_draws, tiny_method, tiny_views
 from tiny_run import assert_same_run, metrics
 
@@ -94,8 +99,9 @@ def test_bfloat16_does_not_drown_small_directions_in_the_rounding_of_a_large_one
     y, direction = torch.randn(256, 64), torch.nn.functional.normalize(torch.randn(24), dim=0)
     weight = projector.mlp[-1].weight.data
     weight += 999 * torch.outer(direction, direction @ weight)
-    exact = projector(y)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.no_grad():
+        exact = projector(y)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
         found, rounded = projector(y), projector.norm(projector.mlp(y).float())
         compiled = torch.compile(projector.forward, dynamic=False, fullgraph=True, backend="aot_eager")(y)
     noise, before = ((z - exact).square().mean() / exact.square().mean() for z in (found, rounded))
@@ -287,10 +293,54 @@ def test_the_saved_matrices_are_those_of_the_saved_averages(run):
 
 
 def test_metrics_tell_rank_and_skill(run):
+    """Six steps learn nothing yet. Seen with two seeds: rank 16 to 24 of 24, skill -.24 to -.07, variance 1 to 4."""
     for row in metrics(run[0]):
-        assert 1 <= row["target_rank"] <= 24
-        assert row["skill"] < 1
-        assert row["whitened_variance"] > 0
+        assert 12 < row["target_rank"] <= 24
+        assert -0.5 < row["skill"] < 0.1
+        assert 0.5 < row["whitened_variance"] < 8
+
+
+SMALL_DEMO = {
+    "backbone.name": "resnet8_cifar",
+    "heads.hidden": "128",
+    "heads.predictor_hidden": "128",
+    "heads.dim": "32",
+    "views.global_size": "16",
+    "views.local": "0",
+    "training.batch_size": "64",
+    "compute.accelerator": "cpu",
+}
+NOT_WHITENED = {"heads.last": "none", "target.whitening": "centre", "target.normalise": "false"}
+
+
+def _rank_of_scored_target(changes: dict[str, str], *, steps: int = 30) -> float:
+    """Effective rank, by the spectrum of the covariance, after steps that are large for a network this small."""
+    config = configs.resolve(recipe="demo", overrides=SMALL_DEMO | changes)
+    fabric = make_fabric(config, Path())
+    model, optimizer = prepare(fabric, config, build_method(config))
+    take = TrainingStep(fabric, config, model, optimizer, epoch_of=lambda step: 0.0)
+    feed, random = open_feed("photos", device="cpu"), torch.Generator().manual_seed(0)
+    orders = [torch.randint(len(feed), (64,), generator=random) for _ in range(steps)]
+    for step, batch in enumerate(feed.batches(orders)):
+        rate = 2e-3 * min(1.0, (step + 1) / 10)
+        observed = take(step, batch, Values(lr=rate, weight_decay=0.01, momentum=0.9)).output.observed
+    scored = observed["scored"] if "scored" in observed else observed["target"]  # centring does not change its rank
+    return math.exp(torch.special.entr(_shares(scored.flatten(0, 1).double())).sum())
+
+
+def _shares(z: torch.Tensor) -> torch.Tensor:
+    """The share of the variance in each principal direction: (N, K) -> (K,)."""
+    values = torch.linalg.eigvalsh(z.T.cov()).clamp_min(0.0)
+    return values / values.sum()
+
+
+def test_training_loses_the_rank_of_a_centred_target_and_keeps_that_of_a_whitened_one():
+    """The recipe `demo` with small networks, real views and the real step; K is 32.
+
+    The limits are safe: with six seeds the centred target ended at rank 1.9 to 3.6, the whitened one at 27.9 to 30.6.
+    """
+    assert _rank_of_scored_target(NOT_WHITENED) < 5
+    assert _rank_of_scored_target({}) > 20
 
 
 def test_unexplained_is_the_expected_score_relative_to_climatology(run):
