@@ -142,7 +142,7 @@ def fit_heads(train: Examples, chosen: Examples, *, views: ViewsConfig, seed: in
     heads = _scaled(heads, chosen)
     with _seeded(seed):
         radius = RadiusForecast(train.x.shape[-1], unit=1.0)
-    forecasts = forecasts_of(heads, chosen)
+    forecasts = forecasts_of_random(heads, chosen)
 
     def radius_loss() -> Tensor:
         x, told, observed = batch()
@@ -229,7 +229,7 @@ def _radius_scores(radius: RadiusForecast, found: Forecasts) -> Tensor:
 
 def _scaled(heads: ForecastHeads, examples: Examples) -> ForecastHeads:
     """With the factors of the scale that these images suggest."""
-    heads.factor.fill_(scale_factor(forecasts_of(heads, examples)))
+    heads.factor.fill_(scale_factor(forecasts_of_random(heads, examples)))
     heads.typical_factor.fill_(scale_factor(typical_forecasts(heads, examples)))
     return heads.eval().requires_grad_(False)
 
@@ -244,7 +244,11 @@ def draw_pairs(views: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def forecasts_of(heads: ForecastHeads, examples: Examples) -> Forecasts:
-    """Each view but the evaluation view forecasts the next, the evaluation view the typical one: (2 + V, N, K)."""
+    """Each view but the evaluation view forecasts the next, the evaluation view the typical one: (2 + V, N, K).
+
+    For the early stop alone: errors of the typical view are smaller than those of random views, so a factor or a region
+    fitted to both would be too small for random views.
+    """
     views = examples.x.shape[1]
     return _joined(heads, examples, [(view, view % (views - 1) + 1) for view in range(views)])
 
