@@ -138,12 +138,15 @@ class TestGuard:
         assert kept >= 0.9
         said = capsys.readouterr().out
         assert f"the encoder is {share:.0%} of the trained" in said
+        assert f"forecasts are still those of the trained weights: `prosmin calibrate {run}`" in said
         assert "forgetting: " in said  # the last step did, and the run says so
 
     def test_the_start_is_the_last_resort(self, continued, finished, capsys):
         run = continued(**self.HARSH | {"optimizer.lr": "0.5"}, **{"training.guard": "0.999"})
         assert read_card(run)["trained_share"] == 0
-        assert "the encoder is the starting one" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "the encoder is the starting one" in said
+        assert "`prosmin calibrate" in said
         start, saved = (backbone(folder / "encoder.safetensors") for folder in (finished, run))
         assert all(torch.equal(tensor, saved[name]) for name, tensor in start.items() if tensor.is_floating_point())
 

@@ -3,6 +3,7 @@
 from safetensors import SafetensorError
 from torch import nn
 
+from prosmin.config import Config
 from prosmin.errors import ProsminError
 from prosmin.training import checkpoint as checkpoints
 from prosmin.training.guard import Guard
@@ -26,21 +27,26 @@ def load_best(run: RunFolder, method: nn.Module) -> int:
     return checkpoint.step
 
 
-def average_with_start(guard: Guard, method: nn.Module, limit: float) -> float:
+def average_with_start(guard: Guard, run: RunFolder, method: nn.Module, config: Config) -> float:
     """Average the backbone with its start as far as training.guard needs; returns the share of the trained weights."""
+    limit = config.training.guard or 0.0
     share, kept = guard.average(method, limit=limit)
     if share == 1:
         return share
     if share == 0:
-        print(
-            "training.guard: the encoder is the starting one, since no average with the trained weights keeps "
-            f"{limit:.0%} of its nearest neighbours. Lower optimizer.lr, or the guard.",
-            flush=True,
+        line = (
+            "the encoder is the starting one, since no average with the trained weights keeps "
+            f"{limit:.0%} of its nearest neighbours. Lower optimizer.lr, or the guard."
         )
-        return share
-    print(
-        f"training.guard: the encoder is {share:.0%} of the trained and {1 - share:.0%} of the starting weights; it "
-        f"keeps {kept:.0%} of the starting encoder's nearest neighbours",
-        flush=True,
+    else:
+        line = (
+            f"the encoder is {share:.0%} of the trained and {1 - share:.0%} of the starting weights; it keeps "
+            f"{kept:.0%} of the starting encoder's nearest neighbours."
+        )
+    forecasts = (
+        f" Its forecasts are still those of the trained weights: `prosmin calibrate {run.path}` fits new heads to it."
+        if config.method.name == "prosmin"
+        else ""
     )
+    print(f"training.guard: {line}{forecasts}", flush=True)
     return share

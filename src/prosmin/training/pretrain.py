@@ -217,8 +217,7 @@ def _train(
     )
     if fabric.is_global_zero:
         step = load_best(run, method) if config.training.encoder == "best" else done
-        limit = config.training.guard
-        share = average_with_start(guard, method, limit) if guard is not None and limit else 1.0
+        share = average_with_start(guard, run, method, config) if guard and config.training.guard else 1.0
         with staged(run.encoder_file, folder=run.path) as part:  # an encoder without its background has other scores
             save_encoder(method, config, part, step=step, steps=steps, trained=done, share=share)
             store_background(part, feed, fabric.device, seen=done * config.training.batch_size)
