@@ -34,6 +34,17 @@ from prosmin.evaluation.metrics.skill import judge_skill
 from prosmin.evaluation.probes.linear import linear_probe
 from prosmin.training.pretrain import pretrain
 
+HEALTH = (
+    "step",
+    "loss",
+    "target_std",
+    "feature_rank",
+    "target_rank",
+    "whitened_variance",
+    "skill",
+    "scale_mean",
+    "grad_norm",
+)
 FORECAST = 512
 """Images whose forecasts are judged, and as many that they are held against."""
 KEPT = (
@@ -98,6 +109,12 @@ def _reliability(encoder: Encoder, held: Pictures, features: Tensor, others: Pic
     return found | {name: told[name] for name in KEPT if name in told}
 
 
+def health_path(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    """The health numbers of some eight rows of metrics.jsonl and of the last, to four digits."""
+    some = rows[-1 :: -max(1, len(rows) // 8)][::-1]
+    return [{key: float(f"{row[key]:.4g}") for key in HEALTH if key in row} for row in some]
+
+
 def one(
     name: str, recipe: str, overrides: dict[str, str], train: Pictures, folder: Path, *, linear: bool
 ) -> dict[str, object]:
@@ -108,8 +125,7 @@ def one(
     seconds = time.monotonic() - began
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     rates = sorted(row["images_per_second"] for row in rows[1:]) or [0.0]
-    health = ("step", "loss", "target_std", "feature_rank", "scale_mean", "grad_norm")
-    path = [{key: float(f"{row[key]:.4g}") for key in health if key in row} for row in rows[:: max(1, len(rows) // 8)]]
+    path = health_path(rows)
     began = time.monotonic()
     measured = judge(run, train, linear=linear)
     return {

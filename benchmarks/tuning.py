@@ -10,7 +10,7 @@ Trial 0 is the recipe. The others draw every field of SEARCHED at random, from a
 same values as trial 5 of any other; a learning rate is a multiple of the recipe's. kNN (k 20) and the linear probe of a
 held-out tenth of train are measured as in cifar.py; test images are never read. A finished trial is a line of the file
 and is not repeated. `--set` changes fields of all trials, for two settings of a method that each get the whole search,
-such as iBOT's two heads. At the end the best trial of each is printed.
+such as iBOT's two heads; fields that are searched are refused. At the end the best trial of each is printed.
 """
 
 import argparse
@@ -119,6 +119,8 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=LEAST)
     parser.add_argument("--set", nargs="*", default=[], metavar="GROUP.FIELD=VALUE")
     options = parser.parse_args()
+    if searched := [field for field in options.set if field.split("=", 1)[0] in SEARCHED]:
+        parser.error(f"--set {' '.join(searched)} would end its search; allowed: all fields but {', '.join(SEARCHED)}")
     warnings.simplefilter("ignore")
     changed = " ".join(sorted(options.set))
     jobs = plan(options.recipes, options.methods, trials=options.trials, epochs=options.epochs, changed=changed)

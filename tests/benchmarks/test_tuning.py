@@ -43,6 +43,22 @@ def start(monkeypatch, tmp_path, *more):
     return [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.parametrize("field", tuning.SEARCHED)
+def test_a_searched_field_cannot_be_set(monkeypatch, tmp_path, capsys, field):
+    with pytest.raises(SystemExit) as ended:
+        start(monkeypatch, tmp_path, "--set", CHANGED, f"{field}=0.5")
+    assert ended.value.code == 2
+    assert f"{field}=0.5" in capsys.readouterr().err
+
+
+def test_the_health_numbers_of_a_run_are_kept_with_those_of_its_last_row():
+    rows = [{"step": i, "skill": 1 / 3, "target_rank": 7.0, "whitened_variance": 1.0, "lr": 0.1} for i in range(1, 101)]
+    kept = tuning.cifar.health_path(rows)
+    assert 8 <= len(kept) <= 9
+    assert kept[-1] == {"step": 100, "skill": 0.3333, "target_rank": 7.0, "whitened_variance": 1.0}
+    assert tuning.cifar.health_path(rows[:1]) == [{**kept[-1], "step": 1}]
+
+
 def test_a_stopped_search_continues_and_a_failed_trial_is_not_a_sound_one(monkeypatch, tmp_path, capsys):
     made = []
 
