@@ -8,6 +8,7 @@ from PIL import Image
 
 import prosmin
 from prosmin import cli
+from prosmin import config as configs
 from prosmin.data.sources.photos import load_photograph, photograph_files
 
 SMALL = {
@@ -21,18 +22,36 @@ SMALL = {
     "training.checkpoint_every": 4,
     "training.log_every": 1,
 }
-DEPTH = {"cifar10-resnet18": {}, "cifar10-vit": {"backbone.depth": 2, "heads.condition": "true"}}
+WHITENED = {
+    "heads.last": "whiten",
+    "heads.initial_scale": 1,
+    "target.whitening": "whiten",
+    "target.normalise": "true",
+    "loss.identification": 0,
+}
+CASES = {
+    "resnet": ("cifar10-resnet18", {}),
+    "resnet-whitened": ("cifar10-resnet18", WHITENED),
+    "vit": ("cifar10-vit", {"backbone.depth": 2, "heads.condition": "true"}),
+}
 
 
 def run(*words: object) -> None:
     assert cli.main([str(word) for word in words]) == 0
 
 
+@pytest.mark.parametrize(("recipe", "changes"), CASES.values(), ids=CASES)
+def test_the_settings_are_valid_everywhere(recipe, changes):
+    fields = {name: str(value) for name, value in (SMALL | changes).items()}
+    config = configs.resolve(recipe=recipe, overrides=fields)
+    assert config.target.is_whitened(config.heads) == (changes is WHITENED)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("recipe", DEPTH)
-def test_from_images_to_a_page_on_a_gpu(recipe, tmp_path, capsys):
+@pytest.mark.parametrize(("recipe", "changes"), CASES.values(), ids=CASES)
+def test_from_images_to_a_page_on_a_gpu(recipe, changes, tmp_path, capsys):
     folder = tmp_path / "run"
-    fields = [word for name, value in (SMALL | DEPTH[recipe]).items() for word in (f"--{name}", value)]
+    fields = [word for name, value in (SMALL | changes).items() for word in (f"--{name}", value)]
     train = ("pretrain", "--recipe", recipe, "--out", folder, *fields)
     run(*train, "--training.max_steps", 6)
     run(*train, "--training.max_steps", 12)

@@ -13,7 +13,7 @@ from prosmin.training import step as steps
 from prosmin.training.launch import make_fabric
 from prosmin.training.pretrain import build, prepare
 from prosmin.training.step import Draws, GraphTrainingStep, StaticDraws, TrainingStep, skip_update_if
-from tiny_methods import METHODS, tiny_method
+from tiny_methods import METHODS, WHITENED_HEADS, tiny_method
 
 STEPS, EPOCH = 6, 3  # an epoch of three steps, so that values that depend on the epoch change
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -84,7 +84,8 @@ def assert_same_training(config, device, *, rtol, atol):
 
 
 TOLD = {"heads__condition": "true", "heads__radius": "true"}
-CASES = (*((name, {}) for name in METHODS), ("prosmin", TOLD))
+WHITE = WHITENED_HEADS | TOLD | {"loss__same_view": "false"}
+CASES = (*((name, {}) for name in METHODS), ("prosmin", TOLD), ("prosmin", WHITE))
 
 
 @pytest.mark.parametrize(("name", "changes"), CASES)
