@@ -13,6 +13,7 @@ from prosmin.errors import ProsminError
 from prosmin.training import checkpoint as checkpoints
 from prosmin.training import guard, health
 from prosmin.training.guard import START, linear_cka, neighbours_kept
+from prosmin.training.online_knn import OnlineKnn
 from prosmin.training.pretrain import pretrain
 from tiny_run import assert_same_run, metrics
 
@@ -156,6 +157,32 @@ class TestGuard:
         assert "trained_share" not in read_card(on)
         assert_same_run(on, off)
         assert "training.guard" not in capsys.readouterr().out
+
+    def test_another_guard_for_a_finished_run(self, continued, capsys):
+        """It changes nothing at once, since the encoder may be in use, but the run says how to choose again."""
+        run = continued(**self.HARSH)
+        before = (run / "encoder.safetensors").read_bytes()
+        capsys.readouterr()
+        continued(**self.HARSH)
+        assert "encoder.json" not in capsys.readouterr().out  # the same guard
+        continued(**self.HARSH, **{"training.guard": "0.9"})
+        said = capsys.readouterr().out
+        assert "training.guard 0, not 0.9" in said
+        assert f"remove {run / 'encoder.json'}" in said
+        assert (run / "encoder.safetensors").read_bytes() == before
+        (run / "encoder.json").unlink()
+        continued(**self.HARSH, **{"training.guard": "0.9"})
+        assert 0 < read_card(run)["trained_share"] < 1
+
+    def test_the_verdict_says_that_it_is_not_of_the_best_step(self, continued, capsys, monkeypatch):
+        scores = iter([0.9, 0.5, 0.5])
+        monkeypatch.setattr(OnlineKnn, "__call__", lambda knn, method: {"knn_top1": next(scores)})
+        knn = {"training.knn_every": "2", "training.knn_pictures": "100", "training.encoder": "best"}
+        run = continued(**knn, **self.HARSH, **{"training.guard": "0.9"})
+        assert read_card(run)["step"] == 2
+        said = capsys.readouterr().out
+        assert "the encoder is from step 2" in said
+        assert "the weights of step 6, which are not the encoder's: forgetting" in said
 
     def test_resume_is_exact(self, continued):
         fields = {"backbone.freeze_epochs": THREE_STEPS, "optimizer.layer_decay": "0.8", "training.guard": "0.95"}

@@ -20,7 +20,7 @@ from prosmin.data.order import Order
 from prosmin.data.stream import Feed, open_feed
 from prosmin.encoder import background as backgrounds
 from prosmin.encoder import load, save_encoder
-from prosmin.encoder.file import read_card
+from prosmin.encoder.file import CARD, read_card
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import staged
 from prosmin.methods import build_method
@@ -73,7 +73,7 @@ def _pretrain(fabric: Fabric, config: Config, run: RunFolder) -> None:
     if fabric.broadcast(run.config_file.exists()):
         _in_first(fabric, lambda: run.open(config))
         if fabric.broadcast(run.is_finished(config)):
-            _print(fabric, f"{run.path} has finished already{_remaining(run)}.")
+            _print(fabric, f"{run.path} has finished already{_remaining(run)}.{_other_guard(run, config)}")
             return
     # All of this comes before a new folder is made, so that an error leaves nothing behind.
     feed = open_images(config, fabric.device)
@@ -224,7 +224,9 @@ def _train(
         for key in feed.bad:
             print(f"left out: {key}", file=sys.stderr)
         verdict = health.verdict(run.read_metrics(), config)
-        if share < 1.0:
+        if step != done:
+            verdict = f"the weights of step {done}, which are not the encoder's: {verdict}"
+        elif share < 1.0:
             verdict = f"the trained weights, before the average: {verdict}"
         print(f"{verdict}; {_count(done)}, encoder in {run.encoder_file}", flush=True)
         if done < FEW_STEPS:
@@ -252,6 +254,17 @@ def _remaining(run: RunFolder) -> str:
     if card["trained"] >= card["steps"]:
         return ""
     return f" at step {card['trained']}; --training.max_steps null continues to {card['steps']}"
+
+
+def _other_guard(run: RunFolder, config: Config) -> str:
+    """How to choose the encoder of a finished run again, if another training.guard is given; else empty."""
+    was, now = (each.training.guard or 0.0 for each in (run.read_config(), config))
+    if was == now:
+        return ""
+    return (
+        f" Its encoder was chosen with training.guard {was:g}, not {now:g}, and stays as it is: to choose again from "
+        f"the same training, remove {run.path / CARD} and give this command again."
+    )
 
 
 def _count(steps: int) -> str:
