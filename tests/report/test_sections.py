@@ -1,5 +1,6 @@
 """The verdicts, the headline numbers and the figures of single sections."""
 
+import json
 import re
 from pathlib import Path
 
@@ -59,6 +60,31 @@ class TestTrainingVerdict:
         for value in (0.99 * limit, 1.01 * limit):
             line = {"step": 1, "loss": 0.5, name: value}  # a single line: nothing has fallen
             assert (judge_training(with_log([line])).status == "bad") == is_collapsed(line) == (value < limit)
+
+    @pytest.mark.parametrize(
+        ("kept", "guard", "status", "text"),
+        [
+            (0.24, None, "watch", "Forgetting: training kept 24.0 %"),
+            (0.8, None, "good", "kept 80.0 %"),
+            (0.8, 0.9, "watch", "less than 90.0 %"),
+        ],
+    )
+    def test_forgetting_the_start(self, kept, guard, status, text):
+        lines = [{"step": 1, "loss": 0.5, "start_neighbours": kept, "start_cka": 0.5}, {"step": 2, "loss": 0.4}]
+        verdict = judge_training(with_log(lines, training={"guard": guard}))
+        assert verdict.status == status
+        assert any(finding.status == status and text in finding.text for finding in verdict.findings)
+
+    @pytest.mark.parametrize("folder", ["run", "results"])
+    def test_an_average_with_the_start(self, tmp_path, folder):
+        """Also of results that `prosmin evaluate --out` wrote elsewhere."""
+        run = fake_run(tmp_path / "run")
+        card = {"trained_share": 0.35} | ({"run": str(run)} if folder == "results" else {})
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "encoder.json").write_text(json.dumps(card | {"config": {"method": {"name": "prosmin"}}}))
+        verdict = judge_training(read_run(tmp_path / folder, "name"))
+        assert verdict.status == "watch"
+        assert any("35.0 % of the trained and 65.0 %" in finding.text for finding in verdict.findings)
 
     def test_an_empty_log_gives_no_verdict(self):
         assert judge_training(with_log([])).status == "unknown"

@@ -32,6 +32,7 @@ class Run:
     arrays: dict[str, Arrays] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     card: dict[str, Any] = field(default_factory=dict)  # encoder.json of an encoder stored elsewhere
+    trained_share: float = 1.0  # of the trained weights in the encoder; the rest are those that it started from
     position: int = 0  # among the runs of the page
     several: bool = False  # whether the page shows other runs too
 
@@ -149,6 +150,7 @@ def read_run(path: Path, name: str, *, position: int = 0, several: bool = False)
         )
     notes: list[str] = []
     card = _read(path / "encoder.json", json.load, [])
+    share = numbers(card).get("trained_share", 1.0)
     if not any(isinstance(card.get(key), str) for key in ("encoder", "run")):
         card = {}  # a run in its own folder, where config.yaml says more
     again = f"; make it again with: prosmin evaluate {shlex.quote(str(path))} --protocols "
@@ -162,6 +164,7 @@ def read_run(path: Path, name: str, *, position: int = 0, several: bool = False)
         arrays={p.stem: _read(p, _arrays, notes) for p in sorted((path / "results").glob("*.npz"))},
         notes=notes,
         card=card,
+        trained_share=share,
         position=position,
         several=several,
     )

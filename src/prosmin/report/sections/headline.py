@@ -14,7 +14,7 @@ from prosmin.report.sections.configuration import sentence
 from prosmin.report.sections.results import missing
 from prosmin.report.sections.uncertainty import KINDS
 from prosmin.report.tables import Column, best, columns
-from prosmin.training.health import COLLAPSED_RANK, COLLAPSED_STD, is_diverged
+from prosmin.training.health import COLLAPSED_RANK, COLLAPSED_STD, FORGOTTEN, is_diverged, start_columns
 
 WORST: Sequence[Status] = ("bad", "watch", "good", "unknown")
 TRAINING: dict[Status, str] = {
@@ -94,7 +94,7 @@ def judge_uncertainty(run: Run) -> Verdict | None:
 
 def judge_training(run: Run) -> Verdict:
     """The findings on the training log."""
-    found = [check(run) for check in (_loss, _spread, _rank, _scale, _accuracy, _length)]
+    found = [check(run) for check in (_loss, _spread, _rank, _scale, _accuracy, _kept, _average, _length)]
     return _verdict(run, TRAINING, [finding for finding in found if finding])
 
 
@@ -174,6 +174,28 @@ def _accuracy(run: Run) -> Finding | None:
     return Finding(
         "watch", f"kNN accuracy during training ended at {percent(last)}, below its best, {percent(top)} at step {at}."
     )
+
+
+def _kept(run: Run) -> Finding | None:
+    """Whether training forgot the encoder that it started from."""
+    kept = start_columns(run.log).get("start_neighbours")
+    if kept is None:
+        return None
+    limit = run.setting("training", "guard") or FORGOTTEN
+    text = f"training kept {percent(kept)} of the starting encoder's nearest neighbours"
+    if kept < limit:
+        return Finding("watch", f"Forgetting: {text}, less than {percent(limit)}.")
+    return Finding("good", f"No forgetting: {text}.")
+
+
+def _average(run: Run) -> Finding | None:
+    """What training.guard made of the trained weights."""
+    share = run.trained_share
+    if share == 1:
+        return None
+    mixed = f"{percent(share)} of the trained and {percent(1 - share)} of the starting weights"
+    what = mixed if share else "the starting one"
+    return Finding("watch", f"training.guard: the encoder is {what}; the other findings are of the trained weights.")
 
 
 def _length(run: Run) -> Finding | None:
