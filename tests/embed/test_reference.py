@@ -1,12 +1,14 @@
 """The reference of `prosmin embed`: scores, the threshold, the rate of flags, and which images are the same."""
 
+import shutil
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 from coloured import coloured
-from embedding import about, column, encoded, write_parquet
+from embedding import about, column, encoded, write_folder, write_parquet
 from prosmin.data.sources import open_source
 from prosmin.data.unreadable import CheckedSource
 from prosmin.embed import Request, embed, reference, run
@@ -26,7 +28,8 @@ class TestThreshold:
     def test_the_threshold_is_the_right_one_of_the_scores(self):
         images = Neighbourhood(features=torch.eye(2), space=PLAIN, groups=torch.arange(2))
         scores = torch.arange(1.0, 20.0)  # n = 19: each of 20 scores is the largest with a probability of 1 / 20
-        found = reference.Reference(images=images, scores=scores, numbers=torch.arange(2))
+        copies = reference.Copies(torch.tensor([0, 1, -1]), torch.full((3,), -1))
+        found = reference.Reference(images=images, scores=scores, numbers=torch.arange(2), copies=copies)
         for asked, threshold, reached in ((0.05, 19, 0.05), (0.06, 19, 0.05), (0.1, 18, 0.1), (0.5, 10, 0.5)):
             assert found.threshold(asked) == threshold
             assert found.reached(asked) == pytest.approx(reached)
@@ -51,23 +54,6 @@ class TestThreshold:
         found = paired.measure(points[:2], torch.tensor([0, -1]))  # the second is in no group: it finds itself
         assert found.nearest.tolist() == [14, 11]
         torch.testing.assert_close(found.near, torch.stack([chord[1.0], torch.tensor(0.0)]), rtol=1e-5, atol=1e-3)
-
-    def test_copies_in_the_reference_change_nothing_but_are_recognised(self):
-        random = torch.Generator().manual_seed(1)
-        features, new = torch.randn(60, 8, generator=random), torch.randn(20, 8, generator=random)
-        space = fit_space(features)
-        once = reference.fit(features, torch.arange(60), torch.arange(60), space=space)
-        twice = reference.fit(features.repeat(2, 1), torch.arange(120), torch.arange(120), space=space)
-        assert torch.equal(twice.scores, once.scores)
-        for found, expected in zip(twice.measure(new), once.measure(new), strict=True):
-            torch.testing.assert_close(found, expected)
-        copy = twice.measure(features[3:4], torch.tensor([63]))  # image 63 of the reference is a copy of image 3
-        assert copy.nearest.tolist() == [3]
-        assert copy.near < 1e-3
-
-    def test_features_that_are_all_alike_are_not_taken_for_copies(self):
-        fitted = reference.fit(torch.ones(30, 8), torch.arange(30), torch.arange(30), space=fit_space(torch.eye(8)))
-        assert len(fitted.images.features) == 30
 
     @pytest.mark.parametrize("count", [40, 500])
     def test_new_images_are_flagged_at_the_requested_rate(self, count):
@@ -111,11 +97,16 @@ class TestThreshold:
 
     def test_too_few_images(self, encoder, specs, tmp_path):
         few = write_parquet(tmp_path / "few.parquet", 9, seed=3)
-        with pytest.raises(ProsminError, match=r"9 readable images; allowed: 10 or more.*--reference none"):
+        with pytest.raises(ProsminError, match=r"9 different readable images; allowed: 10 or more.*--reference none"):
             embed(encoder, Request(data=specs[1], out=tmp_path / "x.parquet", reference=few))
         with pytest.raises(UsageError, match=r"0\.001.*400 images.*0\.0025"):
             embed(encoder, Request(data=specs[1], out=tmp_path / "x.parquet", reference=specs[0], false_alarms=0.001))
         assert [path.name for path in tmp_path.iterdir()] == ["few.parquet"]
+        folder = write_folder(tmp_path / "copies", 9)
+        for i in range(5):
+            shutil.copy(tmp_path / "copies/008.png", tmp_path / f"copies/{100 + i}.png")
+        with pytest.raises(ProsminError, match=r"9 different readable images; allowed: 10 or more"):
+            embed(encoder, Request(data=specs[1], out=tmp_path / "x.parquet", reference=folder))
 
     def test_the_default_rate_of_a_small_reference(self, encoder, specs, tmp_path, capsys):
         few = write_parquet(tmp_path / "few.parquet", 12, seed=3)
@@ -206,6 +197,73 @@ class TestThreshold:
         assert 300 < chosen.float().mean() < 700
 
 
+class TestCopies:
+    """Copies in the reference: an image that does not belong is not hidden by copies of itself."""
+
+    def fitted(self, features, groups=None):
+        rows = torch.arange(len(features))
+        return reference.fit(
+            features,
+            7 + rows,
+            rows if groups is None else groups,
+            space=fit_space(self.random(60, 1)),
+            first=neighbours.first_of_copies(features),
+        )
+
+    def random(self, count, seed):
+        return torch.randn(count, 8, generator=torch.Generator().manual_seed(seed))
+
+    def test_they_change_nothing_for_new_images(self):
+        features, new = self.random(60, 1), self.random(20, 2)
+        once, twice = self.fitted(features), self.fitted(features.repeat(2, 1))
+        torch.testing.assert_close(twice.scores, once.scores)
+        for found, expected in zip(twice.measure(new), once.measure(new), strict=True):
+            torch.testing.assert_close(found, expected)
+
+    def test_all_are_scored_as_one_and_name_each_other(self):
+        features = self.random(60, 1)
+        bank = torch.cat([features, features[5:6], features[5:6]])
+        found = self.fitted(bank).measure(bank, torch.arange(62))
+        expected = self.fitted(features).measure(features, torch.arange(60))
+        for name in ("score", "uncertainty"):
+            rows = torch.cat([getattr(expected, name), getattr(expected, name)[[5, 5]]])
+            torch.testing.assert_close(getattr(found, name), rows, rtol=1e-3, atol=1e-3)
+        assert found.nearest[[5, 60, 61]].tolist() == [7 + 60, 7 + 5, 7 + 5]
+        assert found.near[[5, 60, 61]].tolist() == [0, 0, 0]
+        others = torch.tensor([i for i in range(60) if i != 5])
+        assert torch.equal(found.nearest[others], expected.nearest[others])
+
+    def test_of_an_image_outside_the_reference_are_found(self):
+        features = self.random(60, 1)
+        fitted = self.fitted(torch.cat([features, features[5:6]]))
+        found = fitted.measure(features[5:7], torch.tensor([-1, 900]))  # in no group, or in one without images here
+        assert found.nearest.tolist() == [7 + 5, 7 + 6]
+        assert found.near.max() < 1e-3
+        torch.testing.assert_close(found, fitted.measure(features[5:7]))
+
+    def test_overlapping_images_are_no_copies_because_two_of_them_have_some(self):
+        features = self.random(60, 1)
+        bank, groups = torch.cat([features, features[:1]]), torch.tensor([*range(60), 30])
+        found = self.fitted(bank, groups).measure(features[[30]], torch.tensor([30]))
+        assert found.near > 0.1
+        assert found.nearest != 7
+
+    def test_a_strange_image_that_is_there_twice_is_flagged_twice(self, encoder, tmp_path):
+        folder = write_folder(tmp_path / "images", 40)
+        noise = torch.randint(0, 256, (3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(5))
+        for name in ("a strange one", "b its copy", "c again"):
+            (tmp_path / "images" / f"{name}.png").write_bytes(encoded(noise))
+        table = pq.read_table(embed(encoder, Request(data=folder, out=tmp_path / "x.parquet", reference=folder)))
+        assert table.column("flag").to_pylist()[40:] == [True, True, True]
+        names = table.column("key").to_pylist()
+        assert table.column("nearest").to_pylist()[40:] == [names[41], names[40], names[40]]
+        assert table.column("reference_distance").to_pylist()[40:] == [0, 0, 0]
+        for name in ("ood_score", "uncertainty"):
+            found = column(table, name)
+            torch.testing.assert_close(found[40:], found[40].expand(3), rtol=1e-4, atol=1e-4)
+            assert found[40] >= found.max() - 1e-4
+
+
 def test_a_file_is_the_same_however_its_path_is_written(tmp_path, monkeypatch):
     spec = write_parquet(tmp_path / "own.parquet", 12, seed=1)
     monkeypatch.chdir(tmp_path)
@@ -216,8 +274,11 @@ def test_a_file_is_the_same_however_its_path_is_written(tmp_path, monkeypatch):
 
 def test_it_is_read_as_it_was_written(tmp_path):
     features = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
-    groups = torch.arange(30) // 2
-    written = reference.fit(features, 7 + torch.arange(30), groups, space=fit_space(features), neighbours=4)
+    groups = torch.arange(30).flip(0)
+    first = torch.tensor([*range(29), 3])  # as if the last image were a copy
+    written = reference.fit(
+        features, 7 + torch.arange(30), groups, space=fit_space(features), neighbours=4, first=first
+    )  # fmt: skip
     reference.write_reference(written, tmp_path / "reference.safetensors")
     found = reference.read_reference(tmp_path / "reference.safetensors")
     assert found.images.k == 4

@@ -101,10 +101,19 @@ def test_the_first_of_copies_stays_whatever_the_rounding() -> None:
     order = torch.randperm(300, generator=random)
     bank = torch.cat([features, features[order], features[:10]])
     bank = bank + 1e-5 * torch.randn(bank.shape, generator=random)
-    assert knn.first_of_copies(bank).tolist() == list(range(300))
+    assert knn.first_of_copies(bank).tolist() == [*range(300), *order.tolist(), *range(10)]
     assert knn.first_of_copies(features).tolist() == list(range(300))
-    assert knn.first_of_copies(torch.ones(5, 3)).tolist() == [0]
+    assert knn.first_of_copies(torch.ones(500, 3)).tolist() == [0] * 500
     assert knn.first_of_copies(torch.ones(1, 3)).tolist() == [0]
+    assert knn.first_of_copies(torch.ones(0, 3)).tolist() == []
+
+
+def test_rows_connected_by_many_pairs_have_the_first_of_them() -> None:
+    order = torch.randperm(1000, generator=torch.Generator().manual_seed(0))  # two chains of 500
+    chains = torch.cat([torch.stack([part[1:], part[:-1]]) for part in order.split(500)], 1)
+    found = knn._first_connected(chains, 1001)
+    assert all(bool((found[part] == part.min()).all()) for part in order.split(500))
+    assert found[1000] == 1000
 
 
 def test_a_class_without_a_vote_keeps_a_finite_likelihood() -> None:

@@ -225,6 +225,17 @@ class TestOutliers:
         assert found.flag[190:].all()
         assert found.flag[:190].sum() == 8  # 5 % of 191 different images are 9, and the outlier is one of them
 
+    def test_copies_with_other_pixels_are_recognised_by_their_features(self):
+        angles = torch.linspace(0, 1, 190)
+        alike = torch.stack([angles.cos(), angles.sin(), torch.zeros(190)], 1)
+        features = torch.cat([alike, torch.tensor([[0.0, 0.0, 1.0]]).expand(10, -1)])
+        found = find_outliers(features, np.arange(200), space=PLAIN, reference=None, rate=0.05)
+        assert found.flag[190:].all()
+        assert found.flag[:190].sum() == 8
+        assert found.near[190:].tolist() == [0] * 10
+        assert found.nearest[190:].tolist() == [191, *[190] * 9]
+        np.testing.assert_allclose(found.uncertainty[190:], found.uncertainty[190], rtol=1e-4)
+
     def test_too_few_different_images(self):
         assert find_outliers(self.line(30), np.arange(30) % 9, space=PLAIN, reference=None, rate=None) is None
 

@@ -18,7 +18,6 @@ from prosmin.data.sources.kind import resolved
 from prosmin.data.unreadable import CheckedSource
 from prosmin.encoder import LEAST_REFERENCE
 from prosmin.encoder.neighbourhood import NEIGHBOURS, Neighbourhood
-from prosmin.encoder.neighbours import first_of_copies
 from prosmin.encoder.space import Space
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import writing
@@ -58,31 +57,60 @@ def _names(source: CheckedSource, numbers: list[int] | range) -> list[str]:
     return [f"{place} {i}" for i in numbers]
 
 
-SCORE = "mean distance to the nearest 10 reference images (50 within one set, at most a third), half-whitened"
+SCORE = (
+    "mean distance to the nearest 10 reference images (50 within one set, at most a third), half-whitened, "
+    "without the image itself and its copies"
+)
 """What `ood_score` is: part of the settings, since scores of another kind cannot be compared."""
 
 
 class Distances(NamedTuple):
-    """Of N images: the number of the nearest reference image, its distance, the score, and the uncertainty."""
+    """Of N images: the number of the nearest reference image, its distance, and the rest of `Located`."""
 
     nearest: Tensor
     near: Tensor
     score: Tensor
+    disagreement: Tensor
     uncertainty: Tensor
+
+
+class Copies(NamedTuple):
+    """What is known of the image of each of G groups; the last place is for images of no group."""
+
+    first: Tensor  # (G + 1,): the group of its first copy, its own if it repeats none
+    other: Tensor  # (G + 1,): the number of another copy, -1 if there is none
+
+    def of(self, groups: Tensor) -> "Copies":
+        """The same of images of these groups: (N,)."""
+        places = groups.clamp_max(len(self.first) - 1)  # -1 is the last place
+        return Copies(self.first[places], self.other[places])
+
+    def to(self, device: torch.device) -> "Copies":
+        """The same on the device."""
+        return Copies(self.first.to(device), self.other.to(device))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """Reference images. The score of an image is its mean distance to the nearest of them, never to itself."""
+    """Reference images. The score of an image is its mean distance to the nearest of them.
 
-    images: Neighbourhood  # with the group of each image
+    Never to itself or a copy of itself: an image that does not belong may be there several times. Only the nearest
+    image is a copy if there is one.
+    """
+
+    images: Neighbourhood  # different images, with the group of the first copy of each
     numbers: Tensor  # (M,): the images' numbers in their source
+    copies: Copies
     scores: Tensor  # (n,): scores of some of the reference images, rising
 
     def measure(self, features: Tensor, groups: Tensor | None = None) -> Distances:
         """(N, D) -> (N,) each. `groups` (N,) are the groups of the images, if some may be reference images."""
-        row, near, score = self.images.nearest(features, groups)
-        return Distances(self.numbers[row], near, score, self.images.uncertainty(features, groups))
+        first, other = (None, None) if groups is None else self.copies.of(groups)
+        row, near, *scores = self.images.locate(features, first)
+        nearest = self.numbers[row]
+        if other is not None:
+            nearest, near = torch.where(other < 0, nearest, other), torch.where(other < 0, near, 0.0)
+        return Distances(nearest, near, *scores)
 
     def threshold(self, false_alarms: float) -> float:
         """A new image of the same kind scores above it with a probability of at most `false_alarms`.
@@ -99,7 +127,8 @@ class Reference:
 
     def to(self, device: torch.device) -> "Reference":
         """The same with its images on the device."""
-        return replace(self, images=self.images.to(device), numbers=self.numbers.to(device))
+        numbers, copies = self.numbers.to(device), self.copies.to(device)
+        return replace(self, images=self.images.to(device), numbers=numbers, copies=copies)
 
 
 def _rank(count: int, false_alarms: float) -> int:
@@ -117,7 +146,7 @@ def check_size(count: int, spec: str) -> None:
     """An error for a reference of too few images."""
     if count < LEAST_REFERENCE:
         raise ProsminError(
-            f"The reference {spec} has {count} readable images; allowed: {LEAST_REFERENCE} or more. "
+            f"The reference {spec} has {count} different readable images; allowed: {LEAST_REFERENCE} or more. "
             "Give more with --reference, or --reference none for no score."
         )
 
@@ -143,19 +172,43 @@ def images_needed(false_alarms: float) -> int:
     return math.ceil(1 / false_alarms - 1 - 1e-9)
 
 
-def fit(features: Tensor, numbers: Tensor, groups: Tensor, *, space: Space, neighbours: int = NEIGHBOURS) -> Reference:
+def fit(
+    features: Tensor,
+    numbers: Tensor,
+    groups: Tensor,
+    *,
+    space: Space,
+    neighbours: int = NEIGHBOURS,
+    first: Tensor | None = None,
+) -> Reference:
     """The reference of features (M, D), with the number and the group of each image (M,).
 
-    Of copies only the first counts: with copies of itself beside it every image would seem to have close neighbours.
+    `first` (M,) is the row of the first copy of each image, see `first_of_copies`; None: all are different. Of copies
+    only the first counts: with copies of itself beside it every image would seem to have close neighbours.
     """
-    kept = first_of_copies(features)
-    if len(kept) >= LEAST_REFERENCE:  # else all features are alike, and the images need not be copies
-        features, numbers, groups = features[kept], numbers[kept], groups[kept]
+    rows = torch.arange(len(features), device=features.device)
+    first = rows if first is None else first
+    copies, kept = _find_copies(numbers, groups, first), first == rows
+    features, groups = features[kept], copies.of(groups[kept]).first
     images = Neighbourhood(
         features=features, space=space.to(features.device), groups=groups, neighbours=neighbours
     )  # fmt: skip
     some = torch.randperm(len(features), generator=generator(0, 0, "threshold"))[:SCORED].to(features.device)
-    return Reference(images=images, numbers=numbers, scores=images(features[some], groups[some]).cpu().sort().values)
+    scores = images(features[some], groups[some]).cpu().sort().values
+    return Reference(images=images, numbers=numbers[kept], copies=copies, scores=scores)
+
+
+def _find_copies(numbers: Tensor, groups: Tensor, first: Tensor) -> Copies:
+    """The copies among images with these numbers and groups (M,), and the row of the first copy of each (M,)."""
+    alone = groups.bincount()[groups] == 1  # overlapping images are no copies because two of them have some
+    repeats = ((first != torch.arange(len(first), device=first.device)) & alone & alone[first]).nonzero()[:, 0]
+    one, other = first[repeats], repeats
+    firsts = torch.arange(int(groups.max()) + 2, device=groups.device)
+    firsts[-1] = -1
+    firsts[groups[other]] = groups[one]
+    others = torch.full_like(firsts, -1)
+    others[groups[other]] = numbers[one]
+    return Copies(firsts, others.scatter_reduce(0, groups[one], numbers[other], "amin", include_self=False))
 
 
 def write_reference(reference: Reference, path: Path) -> None:
@@ -164,6 +217,8 @@ def write_reference(reference: Reference, path: Path) -> None:
     assert images.groups is not None
     rows = {"features": images.features, "numbers": reference.numbers, "groups": images.groups}
     rows |= {
+        "first": reference.copies.first,
+        "other": reference.copies.other,
         "scores": reference.scores,
         "neighbours": torch.tensor(images.neighbours),
         "mean": images.space.mean,
@@ -179,7 +234,8 @@ def read_reference(path: Path) -> Reference:
     space = Space(tensors["mean"], tensors["matrix"])
     count = int(tensors["neighbours"])
     images = Neighbourhood(features=tensors["features"], space=space, groups=tensors["groups"], neighbours=count)
-    return Reference(images=images, numbers=tensors["numbers"], scores=tensors["scores"])
+    copies = Copies(tensors["first"], tensors["other"])
+    return Reference(images=images, numbers=tensors["numbers"], copies=copies, scores=tensors["scores"])
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

@@ -54,7 +54,7 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "view_variance": (pa.float32(), "uncertainty between views: variance of the forecast's mean over random views"),
     "nearest": (pa.string(), "path or name of the nearest reference image, other than the image itself"),
     "reference_distance": (pa.float32(), "distance to the nearest reference image, 0 to 2"),
-    "ood_score": (pa.float32(), "mean distance to the nearest reference images, 0 to 2"),
+    "ood_score": (pa.float32(), "mean distance to the nearest other reference images, 0 to 2"),
     "flag": (pa.bool_(), "whether ood_score is above the threshold"),
     "uncertainty": (
         pa.float32(),

@@ -31,6 +31,7 @@ from prosmin.embed.stream import BATCH, fill, recorded
 from prosmin.encoder import Encoder, Summary, load
 from prosmin.encoder.calibrated import CALIBRATION
 from prosmin.encoder.neighbourhood import AMONG_THEMSELVES, NEIGHBOURS
+from prosmin.encoder.neighbours import first_of_copies
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import writing
 from prosmin.interrupts import if_interrupted
@@ -188,13 +189,17 @@ def _fit_reference(job: Job, belonging: CheckedSource) -> Scoring:
             found = [references.load_tensors(parts.path(i)) for i in range(len(parts))]
             features = torch.cat([part["features"] for part in found])
             there = torch.isin(numbers, torch.cat([part["numbers"] for part in found]))
-            references.check_size(len(features), belonging.spec)
-            rows = (features, numbers[there], groups[there])
-            placed = (row.to(encoder.device) for row in rows)
+            features, *rows = (row.to(encoder.device) for row in (features, numbers[there], groups[there]))
+            first = first_of_copies(features)
+            references.check_size(len(first.unique()), belonging.spec)
             itself = belonging.spec == job.source.spec
             fitted = references.fit(
-                *placed, space=encoder.background.space, neighbours=AMONG_THEMSELVES if itself else NEIGHBOURS
-            )  # fmt: skip
+                features,
+                *rows,
+                space=encoder.background.space,
+                neighbours=AMONG_THEMSELVES if itself else NEIGHBOURS,
+                first=first,
+            )
             references.write_reference(fitted, file)
     process.wait_until(file.exists, what=str(file))
     reference = references.read_reference(file).to(encoder.device)

@@ -218,7 +218,7 @@ class Encoder:
             return self._reference
         background = self._background
         if self._training is None and background is not None and background.sample is not None:
-            sample = background.sample[first_of_copies(background.sample)]
+            sample = background.sample[first_of_copies(background.sample).unique()]
             if len(sample) >= LEAST_REFERENCE:
                 rows = torch.arange(len(sample))
                 self._training = Neighbourhood(features=sample, space=background.space, groups=rows)

@@ -103,21 +103,32 @@ _WINDOW = 8
 
 
 def first_of_copies(features: Tensor) -> Tensor:
-    """The rows (m,), rising, of a bank (M, D) without those that repeat an earlier one apart from rounding.
+    """The row of the first copy of each image of a bank, its own if it repeats none: (M, D) -> (M,).
 
-    Copies lie side by side in the order of one random coordinate, so that not all pairs need to be compared. Of many
-    copies with rounding some may stay.
+    Copies are equal apart from rounding. They lie side by side in the order of one random coordinate, so that not all
+    pairs need to be compared. Some of many copies with rounding may be taken for others.
     """
     x = features.float() - features.float().mean(0)
     axis = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(0)).to(x)
     order = (x @ axis).argsort(stable=True)
     limit = _COPY * x.square().sum(1).mean()
-    repeats = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    pairs = [torch.empty(2, 0, dtype=torch.int64, device=x.device)]
     for apart in range(1, min(_WINDOW, len(x) - 1) + 1):
-        one, other = order[apart:], order[:-apart]
-        copies = (x[one] - x[other]).square().sum(1) <= limit
-        repeats[torch.maximum(one, other)[copies]] = True
-    return (~repeats).nonzero()[:, 0]
+        pair = torch.stack([order[apart:], order[:-apart]])
+        pairs.append(pair[:, (x[pair[0]] - x[pair[1]]).square().sum(1) <= limit])
+    return _first_connected(torch.cat(pairs, 1), len(x))
+
+
+def _first_connected(pairs: Tensor, count: int) -> Tensor:
+    """The lowest row that each of `count` rows is connected to by pairs (2, P): (count,)."""
+    found = torch.arange(count, device=pairs.device)
+    while True:
+        each = found[pairs]
+        lower = found.scatter_reduce(0, each.flatten(), each.amin(0).repeat(2), "amin")
+        lower = lower[lower]
+        if torch.equal(lower, found):
+            return found
+        found = lower
 
 
 def vote(similarities: Tensor, labels: Tensor, *, classes: int, temperature: float = 0.07) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from prosmin.embed import reference as references
 from prosmin.encoder import LEAST_REFERENCE
 from prosmin.encoder.neighbourhood import AMONG_THEMSELVES, NEIGHBOURS
-from prosmin.encoder.neighbours import first_of_each
+from prosmin.encoder.neighbours import first_of_copies, first_of_each
 from prosmin.encoder.space import Space
 
 Numbers = NDArray[np.int64]
@@ -39,28 +39,30 @@ def find_outliers(
 ) -> Outliers | None:
     """Score images with these features (N, D) and hashes of pixels (N,); None if the reference is too small.
 
-    `reference` is the same of its M images, None for the folder itself. No image is compared with a copy of itself:
-    an image that does not belong, and is there ten times, still has no image like it.
+    `reference` is the same of its M images, None for the folder itself. No image is compared with a copy of itself,
+    which has the same pixels or the same features: an image that does not belong, and is there ten times, still has no
+    image like it.
     """
     bank, bank_pixels = (features, pixels) if reference is None else reference
     _, groups = np.unique(np.concatenate([pixels, bank_pixels]), return_inverse=True)
-    own, theirs = torch.from_numpy(groups[: len(pixels)]), groups[len(pixels) :]
-    different = first_of_each(torch.from_numpy(theirs))
-    if len(different) < LEAST_REFERENCE:
-        return None
+    own, theirs = torch.from_numpy(groups[: len(pixels)]), torch.from_numpy(groups[len(pixels) :])
+    different = first_of_each(theirs)
     chosen = different[references.choose(different)]
-    device = features.device
-    groups_of = torch.from_numpy(theirs)[chosen].to(device)
+    first = first_of_copies(bank[chosen.to(bank.device)])
+    if len(first.unique()) < LEAST_REFERENCE:
+        return None
+    rows = (row.to(features.device) for row in (bank[chosen.to(bank.device)], chosen, theirs[chosen]))
     k = NEIGHBOURS if reference is not None else AMONG_THEMSELVES
-    fitted = references.fit(bank[chosen.to(device)], chosen.to(device), groups_of, space=space, neighbours=k)
-    measured = (*fitted.measure(features, own.to(device)), fitted.images.disagreement(features, own.to(device)))
-    nearest, near, score, uncertainty, disagreement = (found.cpu().numpy() for found in measured)
+    fitted = references.fit(*rows, space=space, neighbours=k, first=first)
+    own = torch.where(torch.isin(own, theirs[chosen]), own, -1).to(features.device)
+    nearest, near, score, disagreement, uncertainty = (x.cpu().numpy() for x in fitted.measure(features, own))
     if reference is None:
         # A share of the different images, by default one at least: among all, the copies of an outlier would count as
         # several, all with the score of the threshold, and none would be above it.
-        count = len(different)
-        rate = max(references.FALSE_ALARMS, 1 / count) if rate is None else rate
-        threshold = float(np.sort(score[different.numpy()])[count - int(rate * count + 1e-9) - 1])
+        repeats = chosen[first.cpu() != torch.arange(len(chosen))]
+        alone = np.sort(score[np.setdiff1d(different.numpy(), repeats.numpy())])
+        rate = max(references.FALSE_ALARMS, 1 / len(alone)) if rate is None else rate
+        threshold = float(alone[len(alone) - int(rate * len(alone) + 1e-9) - 1])
     else:
         rate = references.possible_rate(len(fitted.scores), rate)
         threshold = fitted.threshold(rate)
