@@ -50,7 +50,7 @@ def trained(method: str, data: Path, runs: Path, *, epochs: int) -> Path:
         "training.epochs": str(epochs),
         "training.checkpoint_every": "200",
     }
-    return pretrain(configs.resolve(recipe="demo", overrides=fields), runs / method)
+    return pretrain(configs.resolve(recipe="demo", overrides=fields), runs / f"{method}-{epochs}")
 
 
 def read(file: Path, first: int, count: int) -> tuple[Tensor, Tensor]:
@@ -159,7 +159,7 @@ def judge(encoder: Encoder, data: Path) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Each encoder in turn; the file is written after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
@@ -167,33 +167,34 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3, metavar="N", help="of DINO and MoCo v3 (default: 3)")
     parser.add_argument("--only", metavar="NAME", help="one of the encoders")
     parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.runs.mkdir(parents=True, exist_ok=True)
     first = options.runs / "first.parquet"
     if not first.exists():
         pq.write_table(pq.read_table(options.data / "cifar10-train.parquet").slice(0, IMAGES), first)
     told = json.loads(options.out.read_text()) if options.out.exists() else {"encoders": {}}
     for name in (SHIPPED, *TRAINED):
-        if options.only not in (None, name) or TRAINED.get(name, name) in told["encoders"]:
+        title, epochs = TRAINED.get(name, name), None if name == SHIPPED else options.epochs
+        if options.only not in (None, name) or told["encoders"].get(title, {"epochs": -1})["epochs"] == epochs:
             continue
-        run = name if name == SHIPPED else trained(name, options.data, options.runs, epochs=options.epochs)
+        run = name if epochs is None else trained(name, options.data, options.runs, epochs=epochs)
         began = time.monotonic()
-        out = options.runs / f"calibrated-{name}"
+        out = options.runs / f"calibrated-{Path(run).name}"
         card = calibrate(run, Request(data=f"parquet:{first}", out=out))
         seconds = time.monotonic() - began
         row = {
             "seconds": round(seconds, 1),
             "threads": torch.get_num_threads(),
             "backbone": load(out).config.backbone.name,
-            "epochs": None if name == SHIPPED else options.epochs,
+            "epochs": epochs,
             "held_out": card["held_out"],
             **judge(load(out), options.data),
         }
-        told["encoders"][TRAINED.get(name, name)] = row
+        told["encoders"][title] = row
         told |= {
             "meaning": f"calibrated on {IMAGES} CIFAR-10 training images, judged on {TEST} test images; R-AUROC in %",
             "hardware": describe_machine(torch.device("cpu")),
-            "command": "python benchmarks/calibrated.py --data DIR --runs DIR --out FILE",
+            "command": f"python benchmarks/calibrated.py --data DIR --runs DIR --epochs {options.epochs} --out FILE",
         }
         options.out.write_text(json.dumps(told, indent=1) + "\n")
         print(json.dumps({name: row}, indent=1), flush=True)
