@@ -28,6 +28,15 @@ COLUMNS = ["key", "label", "label_name", "features", "mean_log_scale", "view_var
 COLUMNS += ["nearest", "reference_distance", "ood_score", "flag", "uncertainty"]
 
 
+def carrying(encoder, pictures, place):
+    """The folder of an encoder that carries the features of training images."""
+    own = load(encoder)
+    folder = own.save(place / "carrying")
+    background = make_background(own.features, own.features(pictures))
+    write_background(folder, background, encoder=own.card["hash"])
+    return folder
+
+
 class TestRows:
     def test_values_are_those_of_the_encoder(self, encoder, specs, tmp_path, small_parts, capsys):
         own, new = specs
@@ -78,14 +87,17 @@ class TestRows:
         assert table.column("view_variance").null_count == 0
 
     def test_without_a_reference_uncertainty_is_measured_against_the_training_images(self, encoder, specs, tmp_path):
-        carrying = load(encoder)
-        sample = carrying.features(coloured(40, seed=3))
-        folder = carrying.save(tmp_path / "encoder")
-        write_background(folder, make_background(carrying.features, sample), encoder=carrying.card["hash"])
-        table = pq.read_table(embed(folder, Request(data=specs[1], out=tmp_path / "x.parquet", reference="none")))
-        expected = load(folder).uncertainty(coloured(300, seed=2))
-        torch.testing.assert_close(column(table, "uncertainty"), expected, rtol=1e-3, atol=1e-3)
-        assert table.column("ood_score").null_count == 300
+        """None of them is its own neighbour."""
+        folder = carrying(encoder, coloured(40, seed=3), tmp_path)
+        trained_on = write_parquet(tmp_path / "sample.parquet", 40, seed=3)
+        known = load(folder).known.images
+        for spec, pictures in ((specs[1], coloured(300, seed=2)), (trained_on, coloured(40, seed=3))):
+            out = tmp_path / f"{len(pictures)}-rows.parquet"
+            table = pq.read_table(embed(folder, Request(data=spec, out=out, reference="none")))
+            expected = load(folder).uncertainty(pictures)
+            torch.testing.assert_close(column(table, "uncertainty"), expected, rtol=1e-3, atol=1e-3)
+            assert table.column("ood_score").null_count == len(pictures)
+        assert not torch.allclose(expected, known.uncertainty(known.features), atol=0.1)
 
     def test_unreadable_images_are_named_and_left_out(self, encoder, tmp_path, small_parts, capsys):
         data = write_folder(tmp_path / "images", 130, broken=(5, 100))

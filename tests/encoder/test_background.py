@@ -8,10 +8,9 @@ import torch
 
 import prosmin
 from coloured import coloured
-from prosmin.data.image_sets import load_pictures
 from prosmin.data.sources.photos import open_photos
 from prosmin.encoder import load, shipped, untrained
-from prosmin.encoder.background import FILE, SAMPLE, Background, make_background, read_background, write_background
+from prosmin.encoder.background import FILE, SAMPLE, make_background, read_background, write_background
 from prosmin.encoder.file import REFERENCE
 from prosmin.encoder.space import fit_space
 from prosmin.errors import ProsminError
@@ -110,7 +109,7 @@ class TestOfAnEncoder:
         encoder = load(f"timm:test_vit@{timm_weights(tmp_path)}", device="cpu")
         encoder.batch_size = 64
         expected = encoder.background
-        assert encoder.known is None
+        assert encoder.known.images is None
         assert (encoder.save(tmp_path / "saved") / FILE).exists()
         found = load(tmp_path / "saved", device="cpu").background
         assert all(torch.equal(one, other) for one, other in zip(found.space, expected.space, strict=True))
@@ -122,9 +121,9 @@ class TestOfAnEncoder:
     def test_other_weights_have_another(self, trained, images):
         """Neither the untrained networks nor the target carry the features of the online network."""
         encoder = load(trained, device="cpu")
-        assert encoder.known is not None
+        assert encoder.known.images is not None
         for other in (encoder.untrained(), encoder.of_target()):
-            assert other.known is None
+            assert other.known.images is None
             assert not torch.equal(other.background.space.mean, encoder.background.space.mean)
 
     def test_the_shipped_encoder_has_one_with_a_sample(self):
@@ -133,30 +132,10 @@ class TestOfAnEncoder:
             sample = encoder.background.sample
             assert len(sample) == SAMPLE
             assert sample.isfinite().all()
-            assert encoder.known.k == 10
-
-    def test_copies_in_the_sample_count_once(self):
-        encoder = load("cifar10-vit", device="cpu")
-        sample = encoder.background.sample[:30]
-        for repeats in (1, 2):
-            encoder._training = None
-            encoder._background = Background(encoder.background.space, sample.repeat(repeats, 1))
-            assert torch.equal(encoder.known.features, sample)
+            assert encoder.known.images.k == 10
 
 
 class TestOfARun:
-    def test_training_images_are_recognised_without_their_pixels(self, trained):
-        """Their uncertainty is the same as with the training images as the reference, which knows the pixels."""
-        encoder, images = load(trained, device="cpu"), load_pictures("photos@train")
-        images = images.subset(torch.arange(40))
-        sample = encoder.features(images)
-        encoder._background = Background(encoder.background.space, sample.half().float())
-        assert encoder.known.recognise(sample).tolist() == list(range(40))
-        assert encoder.known.recognise(encoder.features("photos@test")).tolist().count(-1) > 100
-        found = encoder.uncertainty(images)
-        expected = encoder.fit_reference(images).uncertainty(images)
-        assert torch.corrcoef(torch.stack([found, expected]))[0, 1] > 0.99
-
     def test_pretrain_stores_features_of_training_images(self, trained):
         encoder = load(trained, device="cpu")
         space, sample = read_background(trained, encoder=encoder.card["hash"])
@@ -171,10 +150,10 @@ class TestOfARun:
 
     def test_uncertainty_is_measured_against_them(self, trained, images):
         encoder = load(trained, device="cpu")
-        assert encoder.known is encoder.known  # its statistics are computed once
+        assert encoder.known.images is encoder.known.images  # its statistics are computed once
         assert "training images" in encoder.scores["uncertainty"]
         assert "ood_score" not in encoder.scores
-        expected = encoder.known.uncertainty(encoder.features(images))
+        expected = encoder.known.images.uncertainty(encoder.features(images))
         torch.testing.assert_close(encoder.uncertainty(images), expected)
         assert not torch.allclose(encoder.uncertainty(images), encoder.forecast_uncertainty(images))
 

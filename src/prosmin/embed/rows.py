@@ -58,8 +58,9 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "flag": (pa.bool_(), "whether ood_score is above the threshold"),
     "uncertainty": (
         pa.float32(),
-        "how different the nearest reference images are from each other, above all for images far from them. "
-        "Without a reference: training images that the encoder carries; empty if it has none",
+        "how different the nearest known images are from each other, and how far away; highest far from all of them. "
+        "Known: the reference; without one, that of Encoder.save or training images that the encoder carries; empty "
+        "if it has neither",
     ),
 }
 """Name -> type and meaning; `features` becomes a list of fixed size."""

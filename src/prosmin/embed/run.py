@@ -253,9 +253,8 @@ def _write_rows(job: Job, scoring: Scoring | None, parts: Parts) -> None:
         if scoring is not None:
             distances = scoring.measure(summary.features, batch.index)
             return Made(summary, distances, distances.uncertainty, patches)
-        if known is None:
-            return Made(summary, None, None, patches)
-        return Made(summary, None, known.uncertainty(summary.features, known.recognise(summary.features)), patches)
+        uncertainty = None if known.images is None else known.uncertainty(summary.features)
+        return Made(summary, None, uncertainty, patches)
 
     def write(path: Path, numbers: Tensor, made: list[Made]) -> None:
         write_table(path, columns.table(numbers, made, job.source, scoring, mark=mark(numbers)))

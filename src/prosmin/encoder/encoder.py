@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from prosmin import config as configs
 from prosmin.config import Config
@@ -25,8 +24,9 @@ from prosmin.encoder.calibrated import Calibrated
 from prosmin.encoder.detectors import KnnDistance
 from prosmin.encoder.file import write_encoder, write_reference
 from prosmin.encoder.foreign import Bare
+from prosmin.encoder.known import Known
 from prosmin.encoder.neighbourhood import Neighbourhood
-from prosmin.encoder.neighbours import first_of_copies, first_of_each, pixel_hash
+from prosmin.encoder.neighbours import pixel_hash
 from prosmin.encoder.stored import Match, open_stored
 from prosmin.errors import ProsminError
 from prosmin.methods import Observes, build_method
@@ -37,9 +37,7 @@ from prosmin.models.vit import encode, has_patches, patch_tokens
 from prosmin.scoring import unexplained
 
 PRECISIONS = ("32-true", "bf16-mixed")
-LEAST_REFERENCE = 10  # images: fewer cannot describe what belongs
 UNCERTAINTY_VIEWS = 4  # views whose variance is the uncertainty of a method without a scale
-_STATISTICS_BATCH = 256  # fixed: the statistics of a BatchNorm must not depend on the machine
 
 
 class Summary(NamedTuple):
@@ -72,7 +70,8 @@ class Encoder:
     ) -> None:
         """`fresh` builds the networks with random weights; `other_reference` is a reference file of other weights.
 
-        `background` is what was stored with the encoder; a reference of an early version is a KnnDistance.
+        `background` is what was stored with the encoder; a reference of an early version is a KnnDistance. Both are
+        then in `known`.
         """
         self.method = method.eval().requires_grad_(False)
         self.config = config
@@ -80,9 +79,7 @@ class Encoder:
         self._batch_size: int | None = None
         self.precision = "32-true"
         self._fresh = fresh or partial(build_method, config)  # not a closure, so that an encoder can be pickled
-        self._background = background
-        self._training: Neighbourhood | None = None  # the background's sample
-        self._reference = reference
+        self.known = Known(background, reference)
         self._other_reference = other_reference
 
     def __repr__(self) -> str:
@@ -187,56 +184,34 @@ class Encoder:
     @property
     def background(self) -> Background:
         """What images in general look like to this encoder; computed from the package's photographs if not stored."""
-        if self._background is None:
-            self._background = make_background(self.features, None)
-        return self._background
+        if self.known.background is None:
+            self.known.background = make_background(self.features, None)
+        return self.known.background
 
     @property
     def scores(self) -> dict[str, str]:
         """What `uncertainty` and `ood_score` of this encoder are."""
         has_scale = isinstance(self.method, Calibrated) or self._learned_scale
-        found = {"uncertainty": "mean log scale of the forecast" if has_scale else "variance between random views"}
-        if self.known is not None:
-            whose = "training" if self._reference is None else "reference"
-            found["uncertainty"] = f"disagreement of the nearest {whose} images; highest far from all of them"
-        if isinstance(self._reference, Neighbourhood):
-            found["ood_score"] = f"mean distance to the {self._reference.k} nearest reference images, half-whitened"
-        elif self._reference is not None:
-            found["ood_score"] = f"distance to the nearest reference image number {self._reference.k}, not whitened"
-        return found
+        forecast = "mean log scale of the forecast" if has_scale else "variance between random views"
+        return {"uncertainty": forecast} | self.known.scores
 
     @property
     def _learned_scale(self) -> bool:
         config = self.config
         return config.method.name == "prosmin" and config.heads.scale == "learned" and config.loss.score_weight > 0
 
-    @property
-    def known(self) -> Neighbourhood | None:
-        """The images that an image is compared with for its uncertainty, on the device; None if there are none."""
-        if isinstance(self._reference, Neighbourhood):
-            self._reference = self._reference.to(self.device)  # kept, with the statistics that it computes once
-            return self._reference
-        background = self._background
-        if self._training is None and background is not None and background.sample is not None:
-            sample = background.sample[first_of_copies(background.sample).unique()]
-            if len(sample) >= LEAST_REFERENCE:
-                rows = torch.arange(len(sample))
-                self._training = Neighbourhood(features=sample, space=background.space, groups=rows)
-        self._training = self._training and self._training.to(self.device)
-        return self._training
-
     @torch.no_grad()
     def uncertainty(self, images: Images) -> Tensor:
-        """One number per image, larger is less certain: how different the nearest known images are from each other.
+        """One number per image, larger is less certain: how different the nearest known images are, and how far away.
 
         In standard deviations of the known images, whose mean is 0; images far from all of them are above all others.
         Known are the images of the reference, or some training images that the encoder carries; none is its own
         neighbour. Without either it is `forecast_uncertainty`. `scores` says which it is.
         """
-        if (known := self.known) is None:
+        if self.known.images is None:
             return self.forecast_uncertainty(images)
-        features, contents = (x.to(self.device) for x in self._features_and_contents(open_images(images)))
-        return known.uncertainty(features, known.recognise(features) if known is self._training else contents).cpu()
+        features, contents = self._features_and_contents(open_images(images))
+        return self.known.uncertainty(features.to(self.device), contents.to(self.device)).cpu()
 
     @torch.no_grad()
     def forecast_uncertainty(self, images: Images) -> Tensor:
@@ -313,13 +288,7 @@ class Encoder:
     def fit_reference(self, images: Images) -> "Encoder":
         """Store the features of images that belong; of a folder or SPEC a few unreadable ones are left out."""
         features, contents = self._features_and_contents(open_images(images), max_bad=self.config.data.max_bad)
-        kept = first_of_each(contents)  # with copies beside it every image would seem to have close neighbours
-        if len(kept) < LEAST_REFERENCE:
-            raise ProsminError(
-                f"The reference has {len(kept)} different readable images; allowed: {LEAST_REFERENCE} or more. "
-                "Give fit_reference more images that belong."
-            )
-        self._reference = Neighbourhood(features=features[kept], space=self.background.space, groups=contents[kept])
+        self.known.fit(features, contents, space=self.background.space)
         return self
 
     @torch.no_grad()
@@ -330,14 +299,13 @@ class Encoder:
         small reference a third of it. An image of the reference, recognised by its pixels, is not its own neighbour;
         a reference saved by an early version has no pixels to compare.
         """
-        if self._reference is None:
+        if self.known.reference is None:
             other = f", and {self._other_reference} belongs to another encoder" if self._other_reference else ""
             raise ProsminError(
                 f"ood_score needs a reference{other}: call encoder.fit_reference(images that belong) first."
             )
         features, contents = self._features_and_contents(open_images(images))
-        self._reference = self._reference.to(self.device)
-        return self._reference(features.to(self.device), contents.to(self.device)).cpu()
+        return self.known.ood_score(features.to(self.device), contents.to(self.device)).cpu()
 
     def search(self, image: Images, k: int = 24, *, within: Path | str) -> list[Match]:
         """The k images most similar to one, nearest first: in a folder of `prosmin inspect` or a file of `embed`.
@@ -359,10 +327,10 @@ class Encoder:
         folder = Path(folder).expanduser()
         untrained = {"step": 0, "steps": 0, "trained": 0, "config": configs.to_tree(self.config)}
         card = write_encoder(folder, self.method, self.card or untrained, replace=False)
-        if self._background is not None:
-            write_background(folder, self._background, encoder=card["hash"])
-        if self._reference is not None:
-            write_reference(folder, self._reference, encoder=card["hash"])
+        if self.known.background is not None:
+            write_background(folder, self.known.background, encoder=card["hash"])
+        if self.known.reference is not None:
+            write_reference(folder, self.known.reference, encoder=card["hash"])
         return folder
 
     @torch.inference_mode()
@@ -493,40 +461,3 @@ def _suitable_batch(values: int, device: torch.device) -> int:
 def untrained(config: Config) -> Encoder:
     """The encoder a run starts from, before training."""
     return Encoder(build_method(config), config)
-
-
-def set_statistics(encoder: Encoder, pictures: Pictures) -> Encoder:
-    """Compute the running statistics of every BatchNorm from these images; the weights stay.
-
-    A new BatchNorm has mean 0 and variance 1. Its statistics alone, without any learning, are worth many points of kNN,
-    which a comparison with an initialised ResNet would count as learned.
-    """
-    norms = [module for module in encoder.method.modules() if isinstance(module, _BatchNorm)]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # the plain mean over all batches
-    encoder.method.train()
-    for batch in picture_batches(pictures, size=_STATISTICS_BATCH, device=encoder.device):
-        encoder.summarise(batch)  # for its effect on the statistics
-    encoder.method.eval()
-    return encoder
-
-
-def has_batchnorm(encoder: Encoder) -> bool:
-    """Whether the features pass through a BatchNorm."""
-    backbone = encoder.method.get_submodule("online.backbone")
-    return any(isinstance(module, _BatchNorm) for module in backbone.modules())
-
-
-def save_encoder(
-    method: nn.Module, config: Config, folder: Path, *, step: int, steps: int, trained: int, share: float = 1.0
-) -> None:
-    """Write encoder.safetensors and its card encoder.json into a run folder.
-
-    `step` is the step of the weights, `trained` the last step of the run, `steps` the step where the schedules end. A
-    `share` below 1 says that the backbone is an average with the starting one, and the trained weights' share in it.
-    """
-    card = {"step": step, "steps": steps, "trained": trained, "config": configs.to_tree(config)}
-    if share < 1:
-        card["trained_share"] = share
-    write_encoder(folder, method, card, replace=True)

@@ -15,6 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from prosmin import config as configs
+from prosmin.config import Config
 from prosmin.encoder.calibrated import COMMAND, UNFINISHED
 from prosmin.encoder.detectors import KnnDistance
 from prosmin.encoder.neighbourhood import Neighbourhood
@@ -48,6 +50,20 @@ def write_encoder(folder: Path, method: nn.Module, card: dict[str, Any], *, repl
     card = {**card, "format": FORMAT, "hash": found}
     write_text(folder / CARD, json.dumps(card, indent=1))
     return card
+
+
+def save_encoder(
+    method: nn.Module, config: Config, folder: Path, *, step: int, steps: int, trained: int, share: float = 1.0
+) -> None:
+    """Write encoder.safetensors and its card encoder.json into a run folder.
+
+    `step` is the step of the weights, `trained` the last step of the run, `steps` the step where the schedules end. A
+    `share` below 1 says that the backbone is an average with the starting one, and the trained weights' share in it.
+    """
+    card = {"step": step, "steps": steps, "trained": trained, "config": configs.to_tree(config)}
+    if share < 1:
+        card["trained_share"] = share
+    write_encoder(folder, method, card, replace=True)
 
 
 def matrices(method: nn.Module) -> dict[str, nn.Parameter]:

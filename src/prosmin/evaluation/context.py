@@ -161,7 +161,7 @@ class Context:
 
     def uncertainty(self, name: str) -> Tensor:
         """The trained encoder's uncertainty about each image of a set, (N,): Encoder.uncertainty, embedded once."""
-        if (known := self.encoder.known) is not None:
+        if (known := self.encoder.known).images is not None:
             return known.uncertainty(self.placed(name)).cpu()
         return self.log_scale(name) if self.has_scale else self.view_scores(name)[BETWEEN_VIEWS]
 

@@ -54,8 +54,8 @@ def find_outliers(
     rows = (row.to(features.device) for row in (bank[chosen.to(bank.device)], chosen, theirs[chosen]))
     k = NEIGHBOURS if reference is not None else AMONG_THEMSELVES
     fitted = references.fit(*rows, space=space, neighbours=k, first=first)
-    own = torch.where(torch.isin(own, theirs[chosen]), own, -1).to(features.device)
-    nearest, near, score, disagreement, uncertainty = (x.cpu().numpy() for x in fitted.measure(features, own))
+    measured = fitted.measure(features, own.to(features.device))
+    nearest, near, score, disagreement, uncertainty = (found.cpu().numpy() for found in measured)
     if reference is None:
         # A share of the different images, by default one at least: among all, the copies of an outlier would count as
         # several, all with the score of the threshold, and none would be above it.

@@ -22,11 +22,11 @@ def test_half_whitened_features_are_compared_in_the_encoders_space():
     encoder = Encoder(build_method(config), config)
     size = encoder.features(coloured(2)).shape[1]
     # A space that leaves the features alone gives the published convention.
-    encoder._background = encoder.background._replace(space=Space(torch.zeros(size), torch.eye(size)))
+    encoder.known.background = encoder.background._replace(space=Space(torch.zeros(size), torch.eye(size)))
     found = measured(encoder)
     assert found["top1_half_whitened"] == found["top1"]
     # One that keeps a single coordinate leaves the neighbours to chance, up to its sign.
-    encoder._background = encoder.background._replace(space=Space(torch.zeros(size), torch.eye(size)[:, :1]))
+    encoder.known.background = encoder.background._replace(space=Space(torch.zeros(size), torch.eye(size)[:, :1]))
     blind = measured(encoder)
     assert blind["top1"] == found["top1"]
     assert blind["top1_half_whitened"] < found["top1"]

@@ -42,7 +42,7 @@ def run(context: Context) -> Result:
     scaled = context.has_scale
     metrics = {f"spearman_{name}": spearman(uncertainty, values).item() for name, values in controls.items()}
     forecast = "mean log scale" if scaled else "variance between views"
-    alone = context.encoder.known is None  # there are no images to compare with: the forecast's uncertainty
+    alone = context.encoder.known.images is None  # there are no images to compare with: the forecast's uncertainty
     settings: dict[str, Any] = {"uncertainty": forecast if alone else context.encoder.scores["uncertainty"]}
     curves: dict[str, Any] = {}
     for part in (_calibration(context), _severity(context, in_views=alone and not scaled)):
