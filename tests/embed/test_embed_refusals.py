@@ -7,10 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from coloured import coloured
 from embedding import stop_before_joining, write_parquet
 from prosmin.cli import main
 from prosmin.embed import Request, embed, run
-from prosmin.encoder import untrained
+from prosmin.embed import request as requests
+from prosmin.encoder import load, untrained
 from prosmin.errors import ProsminError, UsageError
 from tiny_methods import tiny_method
 
@@ -38,6 +40,24 @@ class TestRefusals:
         embed(encoder, request)
         with pytest.raises(ProsminError, match=r"x\.parquet " + "[^$]*" + message):
             embed(encoder, other)
+
+    def test_a_file_with_another_uncertainty(self, encoder, tmp_path, monkeypatch):
+        """Of another formula, or without --reference of other known images: a file must not mix them."""
+        own = load(encoder).fit_reference(coloured(12, seed=5).images).save(tmp_path / "encoder")
+        spec = write_parquet(tmp_path / "new.parquet", 30, seed=2)
+        alone, compared = (
+            Request(data=spec, out=tmp_path / f"{name}.parquet", reference=given, views=0)
+            for name, given in (("alone", "none"), ("compared", spec))
+        )
+        stop_before_joining(own, alone, monkeypatch)
+        embed(own, compared)
+        load(own).fit_reference(coloured(12, seed=6).images).save(own)
+        with pytest.raises(ProsminError, match=r"alone\.parquet\.parts [^$]*uncertainty: [^$]*12 images"):
+            embed(own, alone)
+        embed(own, compared)
+        monkeypatch.setattr(requests, "UNCERTAINTY", "by another formula")
+        with pytest.raises(ProsminError, match=r"compared\.parquet [^$]*uncertainty: [^$]* -> by another formula"):
+            embed(own, compared)
 
     def test_a_file_of_another_program_stays(self, encoder, specs, tmp_path):
         pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")

@@ -7,9 +7,11 @@ import timm
 import torch
 from PIL import Image
 
+from coloured import coloured
 from evaluation_images import notes, save_images
 from prosmin.cli import main
 from prosmin.data.image_sets import load_pictures
+from prosmin.encoder import known, load
 from prosmin.errors import ProsminError, UsageError
 from prosmin.evaluation import run as evaluation
 from prosmin.evaluation.options import Options
@@ -146,6 +148,35 @@ class TestChangedFiles:
         assert all(before[name] != after[name] for name in before)
         for name in ("transfer", "lowshot", "corruption"):
             assert len(job.reads(name) & before.keys()) == 1
+
+
+class TestUncertainty:
+    def test_a_result_of_another_uncertainty_is_measured_again(self, copy, fake, monkeypatch):
+        def measured():
+            fake.clear()
+            evaluate(copy, protocols=["knn", "uncertainty", "pictures"])
+            return list(fake)
+
+        assert measured() == ["knn", "uncertainty", "pictures"]
+        assert measured() == []
+        settings = json.loads((copy / "results/uncertainty.json").read_text())["settings"]
+        assert known.UNCERTAINTY in settings["uncertainty_definition"]
+        monkeypatch.setattr(known, "UNCERTAINTY", "by another formula")
+        assert measured() == ["uncertainty", "pictures"]
+        assert measured() == []
+        load(copy).fit_reference(coloured(12).images).save(copy)  # other known images, the same weights
+        assert measured() == ["uncertainty", "pictures"]
+        path = copy / "results/pictures.json"
+        row = json.loads(path.read_text())
+        del row["settings"]["uncertainty_definition"]  # as before there was one
+        path.write_text(json.dumps(row))
+        assert measured() == ["pictures"]
+
+    def test_of_the_forecast_alone_it_is_reused(self, copy, fake):
+        (copy / "background.safetensors").unlink()
+        for _ in range(2):
+            evaluate(copy, protocols=["uncertainty"])
+        assert fake == ["uncertainty"]
 
 
 class TestTable:

@@ -12,6 +12,7 @@ from prosmin.embed.patches import check_type
 from prosmin.embed.reference import FALSE_ALARMS, SCORE
 from prosmin.embed.rows import column_meanings, read_about
 from prosmin.encoder import PRECISIONS, Encoder
+from prosmin.encoder.known import UNCERTAINTY
 from prosmin.errors import ProsminError, UsageError
 
 NO_REFERENCE = "none"
@@ -67,6 +68,7 @@ def settings_of(
         "reference_names": None if belonging is None else names_digest(belonging),
         "false_alarms": None if belonging is None else request.false_alarms or FALSE_ALARMS,
         "score": None if belonging is None else SCORE,
+        "uncertainty": encoder.known.definition if belonging is None else UNCERTAINTY,
         "threshold_from": None if belonging is None else "each reference image against the others",
         "views": request.views,
         "precision": request.precision,

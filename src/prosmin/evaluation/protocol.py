@@ -44,6 +44,7 @@ class Protocol:
     ood: Use = "unused"  # the sets of --ood
     own_images: str = ""  # the option that names its images, for a protocol that does not read train and test
     needs_held_out: bool = False  # makes choices on a tenth of train
+    uncertainty: bool = False  # its result depends on what `Encoder.uncertainty` is
 
     default: bool = False  # runs if neither --protocols nor --suite is given
     paper: bool = False  # is in --suite paper

@@ -28,6 +28,9 @@ from prosmin.files import check_writable, write_text, writing
 Row = dict[str, Any]
 """A result as its file contains it."""
 
+DEFINITION = "uncertainty_definition"
+"""The setting that says of which known images the uncertainty is, and by which formula."""
+
 
 def has_no_folder(run: Path | str) -> bool:
     """Whether the encoder has no folder for its results: one of timm, or one shipped with the package."""
@@ -145,7 +148,7 @@ class Job:
             "protocol": name,
             "metrics": result.metrics,
             "baselines": result.baselines,
-            "settings": result.settings,
+            "settings": result.settings | self.definition(name),
             "data": self.named.data,
             "options": read_by(self.options, name),
             "checkpoint": self.checkpoint,
@@ -160,6 +163,11 @@ class Job:
     def reads(self, name: str) -> set[str]:
         """The SPECs and files that a protocol reads."""
         return {*_images(name, self.named.specs, self.options.transfer).values(), *files_of(self.options, name)}
+
+    def definition(self, name: str) -> dict[str, Any]:
+        """What a protocol's uncertainty is, for its settings; empty if it has none, or only the forecast's."""
+        found = self.encoder.known.definition if PROTOCOLS[name].uncertainty else None
+        return {} if found is None else {DEFINITION: found}
 
     @property
     def checkpoint(self) -> dict[str, Any]:
@@ -184,7 +192,7 @@ class Job:
         return {name: mark for name, mark in marks.items() if mark}
 
     def finished(self, name: str, options: Options) -> Row | None:
-        """The result in the folder, if it is of this encoder, these images and these options."""
+        """The result in the folder, if it is of this encoder, these images, these options and this uncertainty."""
         row = _read_json(self.folder / "results" / f"{name}.json")
         # A result of an earlier version that lacks an option had its default.
         had, asked = read_by(Options(), name) | (row.get("options") or {}), read_by(options, name)
@@ -192,6 +200,7 @@ class Job:
             had["baselines"] = "none"  # a result with baselines has all that is asked for
         images = _images(name, row.get("data") or {}, had.get("transfer") or ())
         same = images == _images(name, self.named.data, options.transfer) and row.get("checkpoint") == self.checkpoint
+        same &= (row.get("settings") or {}).get(DEFINITION) == self.definition(name).get(DEFINITION)
         return row if row and same and had == asked else None
 
     def replaced(self, names: Sequence[str]) -> str:

@@ -169,6 +169,7 @@ PROTOCOL = Protocol(
     run=run,
     labels="unused",
     ood="used",
+    uncertainty=True,
     default=True,
     paper=True,
     section="map",

@@ -146,6 +146,7 @@ PROTOCOL = Protocol(
     labels="used",
     ood="used",
     needs_held_out=True,
+    uncertainty=True,
     default=True,
     paper=True,
     columns_without_labels=(
