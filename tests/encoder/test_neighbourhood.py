@@ -87,6 +87,15 @@ class TestScore:
         assert plain < 0.7
 
 
+class TestRecognise:
+    def test_the_same_image_apart_from_rounding_and_no_similar_one(self):
+        """Images 0.1 apart, and changes of a tenth and a third of that."""
+        angles = torch.linspace(0, 0.9, 10)
+        known = Neighbourhood(features=on_circle(*angles.tolist()), space=PLAIN, groups=7 + torch.arange(10))
+        for change, groups in ((0.0, range(7, 17)), (0.01, range(7, 17)), (0.033, [-1] * 10)):
+            assert known.recognise(5 * on_circle(*(angles + change).tolist())).tolist() == list(groups)
+
+
 class TestDispersion:
     def test_against_a_slow_loop(self):
         features, groups = gaussian(40, 6, seed=5) + 3, torch.arange(40) // 2
@@ -174,11 +183,15 @@ class TestDisagreement:
         some = Neighbourhood(features=features[torch.linspace(0, 1499, 500, dtype=torch.float64).long()], space=PLAIN)
         assert torch.equal(found.disagreement(queries), some.disagreement(queries))
 
-    def test_a_query_among_the_images_left_out_is_not_its_own_neighbour(self, monkeypatch):
+    def test_no_image_of_a_large_set_is_its_own_neighbour(self, monkeypatch):
         features, rows = gaussian(300, 3, seed=26), torch.arange(300)
+        kept = torch.linspace(0, 299, 100, dtype=torch.float64).long()
+        some = Neighbourhood(features=features[kept], space=PLAIN, groups=kept)
         monkeypatch.setattr(neighbourhoods, "MOST", 100)
-        found = Neighbourhood(features=features, space=PLAIN, groups=rows)
-        assert found.disagreement(features, rows).isfinite().all()
+        known = Neighbourhood(features=features, space=PLAIN, groups=rows)
+        found, careless = known.disagreement(features, rows), known.disagreement(features)
+        assert torch.equal(found, some.disagreement(features, rows))
+        assert torch.equal((found != careless).nonzero()[:, 0], kept)
 
 
 class TestUncertainty:
@@ -276,7 +289,9 @@ class TestOddSets:
         with pytest.raises(ProsminError, match=r"allowed: \(M, D\) with 2|not finite"):
             Neighbourhood(features=features, space=PLAIN)
 
-    def test_it_moves_with_its_groups(self, clusters):
-        known = Neighbourhood(features=clusters.features, space=PLAIN, groups=torch.arange(120)).to("cpu")
-        assert torch.equal(known.groups, torch.arange(120))
-        assert torch.equal(known(clusters.features), clusters(clusters.features))
+    def test_it_moves_with_its_groups(self, clusters, monkeypatch):
+        known = Neighbourhood(features=clusters.features, space=PLAIN, groups=torch.arange(120))
+        assert known.to("cpu") is known
+        monkeypatch.setattr(neighbourhoods, "check_features", lambda *_, **__: None)  # meta has no values
+        moved = known.to("meta")
+        assert all(x.device.type == "meta" for x in (moved.features, moved.groups, *moved.space))
