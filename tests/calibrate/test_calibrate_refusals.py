@@ -14,8 +14,9 @@ from torch import nn
 import prosmin
 from embedding import write_folder, write_parquet
 from prosmin import files
-from prosmin.calibrate import Request, calibrate, run, views
+from prosmin.calibrate import Request, calibrate, heads, run, views
 from prosmin.cli import main
+from prosmin.data.sources.folder import FolderSource
 from prosmin.embed import parts
 from prosmin.encoder import untrained
 from prosmin.errors import ProsminError, UsageError
@@ -25,6 +26,15 @@ from tiny_methods import tiny_method
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def stopped(encoder, request, monkeypatch, command=""):
+    """All features are written, then it fails."""
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "_fit", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            calibrate(encoder, request, command=command)
+    assert (request.out / "views.parts").exists()
 
 
 @pytest.fixture
@@ -55,7 +65,28 @@ class TestEncoders:
         torch.save(network.state_dict(), tmp_path / "large.pth")
         with pytest.raises(ProsminError, match=r"features of .* are not finite .* Check its weights"):
             calibrate(f"timm:test_resnet@{tmp_path / 'large.pth'}", Request(data=data, out=tmp_path / "out"))
-        assert not (tmp_path / "out" / "encoder.json").exists()
+        assert not (tmp_path / "out").exists()
+
+    def test_features_of_some_images_that_are_not_finite(self, dino, data, tmp_path, monkeypatch, small_parts):
+        """The finite ones of other parts are not kept: the corrected command would refuse them."""
+        made = views.view_features
+
+        def damaged(encoder, batch, **more):
+            return made(encoder, batch, **more).masked_fill((batch.index >= 64)[:, None, None], torch.nan)
+
+        monkeypatch.setattr(views, "view_features", damaged)
+        with pytest.raises(ProsminError, match="not finite"):
+            calibrate(dino, Request(data=data, out=tmp_path / "out", views=2))
+        assert not (tmp_path / "out").exists()
+
+    def test_features_that_differ_by_rounding_alone(self, dino, data, tmp_path, monkeypatch):
+        request = Request(data=data, out=tmp_path / "out", views=2)
+        with monkeypatch.context() as patch:
+            patch.setattr(heads, "CONSTANT", 1e9)
+            with pytest.raises(ProsminError, match="same for all images"):
+                calibrate(dino, request)
+        assert not (tmp_path / "out").exists()
+        assert calibrate(dino, Request(data=data, out=tmp_path / "out", views=3))["views"] == 3  # another command
 
     def test_one_that_is_calibrated_already(self, dino, data, tmp_path):
         calibrate(dino, Request(data=data, out=tmp_path / "out", views=2))
@@ -121,6 +152,42 @@ class TestImages:
         assert not (tmp_path / "new").exists()
         assert not list((tmp_path / "empty").iterdir())  # the user made it
 
+    def test_unreadable_ones_in_parts_of_an_earlier_command_count(
+        self, dino, tmp_path, monkeypatch, small_parts, capsys
+    ):
+        """One of 120 images in the first part, another in the third."""
+        spec = write_folder(tmp_path / "images", 120, broken=(3, 70))
+        some, few = (Request(data=spec, out=tmp_path / "out", views=2, max_bad=share) for share in (0.1, 0.01))
+        stopped(dino, some, monkeypatch)
+        with pytest.raises(ProsminError, match="At least 2 of 120 images"):
+            calibrate(dino, few)
+        (tmp_path / "out/views.parts/views-00002.safetensors").unlink()
+        with pytest.raises(ProsminError, match="At least 2 of 120 images"):
+            calibrate(dino, few)
+        capsys.readouterr()
+        calibrate(dino, some)
+        output = capsys.readouterr().err
+        assert "003.png" in output
+        assert "070.png" in output
+
+    def test_one_that_is_readable_by_now_is_used(self, dino, tmp_path, monkeypatch):
+        """A disk of the network failed once."""
+        request = Request(data=write_folder(tmp_path / "images", 120), out=tmp_path / "out", views=2)
+        read = FolderSource.read
+
+        def failing(source, i):
+            if i == 3:
+                raise OSError(errno.EIO, "Input/output error")
+            return read(source, i)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(FolderSource, "read", failing)
+            stopped(dino, request, monkeypatch)
+        part = tmp_path / "out/views.parts/views-00000.safetensors"
+        assert len(load_file(part)["numbers"]) == 119
+        stopped(dino, request, monkeypatch)
+        assert len(load_file(part)["numbers"]) == 120
+
     def test_too_few_readable_ones(self, dino, tmp_path):
         spec = write_folder(tmp_path / "images", 120, broken=range(30))
         with pytest.raises(ProsminError, match=r"has 90 readable images; allowed: 100 or more"):
@@ -160,17 +227,9 @@ class TestImages:
 
 
 class TestContinuing:
-    def stopped(self, encoder, request, monkeypatch, command=""):
-        """All features are written, then it fails."""
-        with monkeypatch.context() as patch:
-            patch.setattr(run, "_fit", lambda *_: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                calibrate(encoder, request, command=command)
-        assert (request.out / "views.parts").exists()
-
     def test_features_of_another_encoder_are_refused(self, dino, foreign, data, tmp_path, monkeypatch):
         request = Request(data=data, out=tmp_path / "out", views=2)
-        self.stopped(dino, request, monkeypatch)
+        stopped(dino, request, monkeypatch)
         with pytest.raises(ProsminError, match=r"(?s)other settings .*\n  encoder: .*\nGive another folder"):
             calibrate(foreign, request)
 
@@ -180,14 +239,14 @@ class TestContinuing:
             ("", "prosmin calibrate RUN"),
             ("prosmin calibrate x --data y", "calibrate x --data y"),
         ):
-            self.stopped(dino, request, monkeypatch, command=command)
+            stopped(dino, request, monkeypatch, command=command)
             with pytest.raises(ProsminError, match=f"out has not finished.*`.*{remedy}.*` continues it"):
                 prosmin.load(tmp_path / "out")
 
     def test_features_of_other_views_are_refused(self, dino, data, tmp_path, monkeypatch):
         """The same weights, whose card has another size of the crops."""
         request = Request(data=data, out=tmp_path / "out", views=2)
-        self.stopped(dino, request, monkeypatch)
+        stopped(dino, request, monkeypatch)
         config = tiny_method("dino", views__global_size="16", views__global_scale="[0.7, 1.0]")
         other = untrained(config).save(tmp_path / "other")
         assert json.loads((other / "encoder.json").read_text())["hash"] == json.loads(
@@ -199,7 +258,7 @@ class TestContinuing:
     def test_features_of_other_images_are_refused(self, dino, tmp_path, monkeypatch):
         spec = write_parquet(tmp_path / "x.parquet", 120, seed=1)
         request = Request(data=spec, out=tmp_path / "out", views=2)
-        self.stopped(dino, request, monkeypatch)
+        stopped(dino, request, monkeypatch)
         write_parquet(tmp_path / "x.parquet", 120, seed=2)
         with pytest.raises(ProsminError, match=r"\n  files: "):
             calibrate(dino, request)
@@ -207,7 +266,7 @@ class TestContinuing:
     def test_it_goes_on_from_finished_parts_to_the_same_bits(self, dino, data, tmp_path, monkeypatch, small_parts):
         calibrate(dino, Request(data=data, out=tmp_path / "whole", views=2))
         request = Request(data=data, out=tmp_path / "out", views=2)
-        self.stopped(dino, request, monkeypatch)
+        stopped(dino, request, monkeypatch)
         (tmp_path / "out/views.parts/views-00001.safetensors").unlink()
         calibrate(dino, request)
         for name in ("encoder.json", "encoder.safetensors"):
@@ -245,7 +304,7 @@ class TestContinuing:
 
     def test_a_damaged_part_is_named(self, dino, data, tmp_path, monkeypatch):
         request = Request(data=data, out=tmp_path / "out", views=2)
-        self.stopped(dino, request, monkeypatch)
+        stopped(dino, request, monkeypatch)
         (tmp_path / "out/views.parts/views-00000.safetensors").write_bytes(b"half")
         with pytest.raises(ProsminError, match=r"views-00000.safetensors cannot be read: .* Remove it"):
             calibrate(dino, request)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from prosmin.calibrate.views import FeaturesError
 from prosmin.config import ViewsConfig
 from prosmin.encoder.calibrated import ForecastHeads
-from prosmin.errors import ProsminError
 from prosmin.evaluation.forecasts import Forecasts
 from prosmin.evaluation.metrics.coverage import LEVELS, joint_pit, standardised
 from prosmin.models.condition import condition
@@ -86,7 +86,7 @@ def fit_directions(parts: Callable[[], Iterable[Tensor]]) -> Directions:
     variance, axes = torch.linalg.eigh(moments)
     typical = moments.diagonal().mean()
     if not typical > CONSTANT * centre.square().mean():
-        raise ProsminError(
+        raise FeaturesError(
             "The features are the same for all images, so there is nothing to forecast. Give images that differ with "
             "--data, or an encoder whose features tell them apart."
         )

@@ -26,7 +26,14 @@ from prosmin.calibrate.heads import (
     skill,
     split,
 )
-from prosmin.calibrate.views import NAME, check_network, read_views, write_views
+from prosmin.calibrate.views import (
+    NAME,
+    FeaturesError,
+    check_network,
+    read_views,
+    removing_useless,
+    write_views,
+)
 from prosmin.config import ViewsConfig
 from prosmin.config.methods import method_title
 from prosmin.data.image_sets import check_not_empty
@@ -100,7 +107,8 @@ def calibrate(run: Path | str, request: Request, *, command: str = "") -> dict[s
     check_writable(request.out)
     numbers = choose(len(source), request)
     parts = Parts(request.out / UNFINISHED, NAME, numbers)
-    with open_folder(parts.folder, settings, Process(0, 1, 0), finished=lambda: False, output="folder"):
+    folder = open_folder(parts.folder, settings, Process(0, 1, 0), finished=lambda: False, output="folder")
+    with folder, removing_useless(parts):
         if command:
             write_text(parts.folder / COMMAND, command)
         if there := len(parts) - len(parts.missing(Process(0, 1, 0))):
@@ -186,9 +194,7 @@ def _fit(parts: Parts, views: ViewsConfig, request: Request) -> tuple[Directions
     """Whitening, heads, their figures on held-out images, and features of some evaluation views."""
     count = sum(len(part.features) for part in read_views(parts))
     if count < LEAST:
-        for i in range(len(parts)):
-            parts.path(i).unlink()  # of no use to a later command; without them their folder goes too
-        raise ProsminError(f"{request.data} has {count} readable images; allowed: {LEAST} or more.")
+        raise FeaturesError(f"{request.data} has {count} readable images; allowed: {LEAST} or more.")
     each = split(count, seed=request.seed)
     is_train = torch.zeros(count, dtype=torch.bool).index_fill_(0, each.train, True)
 

@@ -1,17 +1,18 @@
 """Features of several views of each image, computed once and kept on disk until the heads are trained."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from prosmin.data.stream import Batch
-from prosmin.data.unreadable import CheckedSource
+from prosmin.data.unreadable import CheckedSource, check_readable
 from prosmin.data.views import PARAMETERS, evaluation_parameters, typical_parameters
 from prosmin.embed.parts import PART, Parts, Process
 from prosmin.embed.stream import BATCH, fill, recorded
@@ -21,6 +22,21 @@ from prosmin.files import writing
 from prosmin.models.vit import encode
 
 NAME = "views-{:05d}.safetensors"
+
+
+class FeaturesError(ProsminError):
+    """Features from which no forecasts can be learned."""
+
+
+@contextmanager
+def removing_useless(parts: Parts) -> Iterator[None]:
+    """Remove the parts if nothing can be learned from them: they would make the corrected command fail."""
+    try:
+        yield
+    except FeaturesError:
+        for i in range(len(parts)):
+            parts.path(i).unlink(missing_ok=True)
+        raise
 
 
 def check_network(encoder: Encoder) -> None:
@@ -59,7 +75,13 @@ def _every_view(encoder: Encoder, batch: Batch, *, views: int, seed: int) -> Ite
 def write_views(
     parts: Parts, encoder: Encoder, source: CheckedSource, *, views: int, seed: int, batch: int | None, max_bad: float
 ) -> None:
-    """Write the missing parts: features (n, 2 + views, D), parameters and numbers (n,) of the readable images."""
+    """Write the missing parts: features (n, 2 + views, D), parameters and numbers (n,) of the readable images.
+
+    More than the share `max_bad` of unreadable images, those of all parts together, is an error.
+    """
+    recall_unreadable(parts, source)
+    option = "--max-bad SHARE"
+    check_readable(source.lines(), total=len(parts.numbers), max_bad=max_bad, spec=source.spec, option=option)
     on_gpu = encoder.device.type == "cuda"
     size = batch or min(encoder.batch_size, BATCH if on_gpu else PART, PART)
     make = recorded(partial(view_features, encoder, views=views, seed=seed), encoder, size=size)
@@ -71,7 +93,7 @@ def write_views(
         finite = features.isfinite().flatten(1).all(1)
         if not bool(finite.all()):
             first = source.key(int(numbers[~finite][0]))
-            raise ProsminError(
+            raise FeaturesError(
                 f"The encoder's features of {first} are not finite (NaN or infinite). Check its weights, and that "
                 "--precision is 32-true."
             )
@@ -92,6 +114,17 @@ def write_views(
     )
 
 
+def recall_unreadable(parts: Parts, source: CheckedSource) -> None:
+    """Record the unreadable images of parts that are written; remove a part if one of its images is readable by now."""
+    for i in range(len(parts)):
+        if parts.path(i).exists():
+            (numbers,) = _load(parts.path(i), "numbers")
+            left_out = parts.pictures(i)[~torch.isin(parts.pictures(i), numbers)]
+            found = [source.image(number) for number in left_out.tolist()]
+            if any(image is not None for image in found):
+                parts.path(i).unlink()
+
+
 class ViewPart(NamedTuple):
     """One part: features (n, 2 + V, D), parameters of the views (n, 2 + V, P)."""
 
@@ -102,9 +135,13 @@ class ViewPart(NamedTuple):
 def read_views(parts: Parts) -> Iterator[ViewPart]:
     """Each part, mapped into memory: the disk is read where it is used."""
     for i in range(len(parts)):
-        path = parts.path(i)
-        try:
-            found = load_file(path)
-            yield ViewPart(found["features"], found["parameters"])
-        except (OSError, SafetensorError, KeyError) as error:
-            raise ProsminError(f"{path} cannot be read: {error}. Remove it, and give the same command again.") from None
+        yield ViewPart(*_load(parts.path(i), "features", "parameters"))
+
+
+def _load(path: Path, *names: str) -> list[Tensor]:
+    """Some tensors of a part."""
+    try:
+        with safe_open(path, framework="pt") as opened:
+            return [opened.get_tensor(name) for name in names]
+    except (OSError, SafetensorError) as error:
+        raise ProsminError(f"{path} cannot be read: {error}. Remove it, and give the same command again.") from None
