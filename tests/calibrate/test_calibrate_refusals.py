@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -190,18 +191,18 @@ class TestImages:
 
     def test_too_few_readable_ones(self, dino, tmp_path):
         spec = write_folder(tmp_path / "images", 120, broken=range(30))
-        with pytest.raises(ProsminError, match=r"has 90 readable images; allowed: 100 or more"):
+        with pytest.raises(ProsminError, match=r"has 90 different readable images; allowed: 100 or more"):
             calibrate(dino, Request(data=spec, out=tmp_path / "out", views=2, max_bad=0.5))
         assert not (tmp_path / "out").exists()
 
-    def test_all_alike(self, dino, tmp_path):
-        """Nothing to forecast, but finite numbers."""
-        (tmp_path / "same").mkdir()
-        spec = write_folder(tmp_path / "same", 1)
-        for i in range(1, 110):
-            (tmp_path / "same" / f"{i:03d}.png").write_bytes((tmp_path / "same/000.png").read_bytes())
-        found = calibrate(dino, Request(data=spec, out=tmp_path / "out", views=2))["held_out"]
-        assert all(value == value for value in found.values())
+    @pytest.mark.parametrize("count", [1, 90])
+    def test_too_few_different_ones(self, dino, tmp_path, count):
+        spec = write_folder(tmp_path / "images", count)
+        for i in range(110 - count):
+            shutil.copy(tmp_path / f"images/{i % count:03d}.png", tmp_path / f"images/copy-{i:03d}.png")
+        with pytest.raises(ProsminError, match=rf"has {count} different readable images; .*Copies count once"):
+            calibrate(dino, Request(data=spec, out=tmp_path / "out", views=2))
+        assert not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize(
         ("field", "value"),

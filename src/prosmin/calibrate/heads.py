@@ -103,10 +103,10 @@ class Split(NamedTuple):
     report: Tensor
 
 
-def split(count: int, *, seed: int) -> Split:
-    """The numbers of `count` images at random: a tenth is held out, half of it for each purpose."""
-    order = torch.randperm(count, generator=generator(seed, 0, "calibrate split"))
-    held = max(LEAST_HELD_OUT, count // HELD_OUT)
+def split(images: Tensor, *, seed: int) -> Split:
+    """These images (N,) at random: a tenth is held out, half of it for each purpose."""
+    order = images[torch.randperm(len(images), generator=generator(seed, 0, "calibrate split"))]
+    held = max(LEAST_HELD_OUT, len(images) // HELD_OUT)
     return Split(order[held:], order[: held // 2], order[held // 2 : held])
 
 

@@ -46,13 +46,14 @@ from prosmin.encoder import PRECISIONS, Encoder, load
 from prosmin.encoder.background import SAMPLE, make_background, write_background
 from prosmin.encoder.calibrated import CALIBRATION, COMMAND, UNFINISHED, calibrated_network
 from prosmin.encoder.file import CARD, WEIGHTS, read_card, write_encoder
+from prosmin.encoder.neighbours import first_of_copies
 from prosmin.errors import ProsminError, UsageError
 from prosmin.files import check_writable, staged, write_text
 from prosmin.interrupts import if_interrupted
 from prosmin.randomness import generator
 
 LEAST = 100
-"""Images: of fewer, too few are left for judging the forecasts."""
+"""Different images: of fewer, too few are left for judging the forecasts."""
 MOST_VIEWS = 100
 """Random views of an image: the features of all views are in memory when the heads are trained."""
 
@@ -192,11 +193,10 @@ def choose(count: int, request: Request) -> Tensor:
 
 def _fit(parts: Parts, views: ViewsConfig, request: Request) -> tuple[Directions, Fitted, dict[str, Any], Tensor]:
     """Whitening, heads, their figures on held-out images, and features of some evaluation views."""
-    count = sum(len(part.features) for part in read_views(parts))
-    if count < LEAST:
-        raise FeaturesError(f"{request.data} has {count} readable images; allowed: {LEAST} or more.")
-    each = split(count, seed=request.seed)
-    is_train = torch.zeros(count, dtype=torch.bool).index_fill_(0, each.train, True)
+    evaluation = torch.cat([part.features[:, 0] for part in read_views(parts)])
+    images = different(evaluation, spec=request.data)
+    each = split(images, seed=request.seed)
+    is_train = torch.zeros(len(evaluation), dtype=torch.bool).index_fill_(0, each.train, True)
 
     def train_parts() -> Iterator[Tensor]:
         first = 0
@@ -211,9 +211,21 @@ def _fit(parts: Parts, views: ViewsConfig, request: Request) -> tuple[Directions
     report = examples.of(each.report)
     figures = {"images": len(each.report), **judge(fitted, report)}
     figures["linear_skill"] = skill(forecasts_of_random(fitted.linear, report))
-    evaluation = torch.cat([part.features[:, 0] for part in read_views(parts)])
-    some = torch.linspace(0, count - 1, min(SAMPLE, count)).round().long()
-    return directions, fitted, figures, evaluation[some]
+    some = torch.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().long()
+    return directions, fitted, figures, evaluation[images[some]]
+
+
+def different(features: Tensor, *, spec: str) -> Tensor:
+    """The rows of (N, D), rising, without copies of others: those of training images would not be held out."""
+    images = first_of_copies(features).unique()
+    if len(images) < LEAST:
+        raise FeaturesError(
+            f"{spec} has {len(images)} different readable images; allowed: {LEAST} or more. Copies count once, as do "
+            "images that the encoder cannot tell apart. Give more images with --data."
+        )
+    if copies := len(features) - len(images):
+        print(f"{copies} of {len(features)} images are copies of others and were left out", flush=True)
+    return images
 
 
 def _write(
