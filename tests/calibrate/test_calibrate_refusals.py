@@ -100,6 +100,30 @@ class TestEncoders:
 
 
 class TestPlaces:
+    def test_the_current_folder(self, dino, data, tmp_path, monkeypatch):
+        """Nothing is written beside the folder: its parent may be another file system, or not writable."""
+        out, write, made = tmp_path / "out", run.write_encoder, []
+        out.mkdir()
+        monkeypatch.chdir(out)
+        monkeypatch.setattr(
+            run, "write_encoder", lambda part, *given, **more: made.append(part) or write(part, *given, **more)
+        )
+        calibrate(dino, Request(data=data, out=Path("."), views=2))
+        assert set(bytes_of(out)) == {"encoder.json", "encoder.safetensors", "background.safetensors"}
+        assert made[0].parent.resolve() == out
+
+    def test_weights_that_were_truncated_are_made_again(self, dino, data, tmp_path, capsys):
+        request = Request(data=data, out=tmp_path / "out", views=2)
+        calibrate(dino, request)
+        weights = tmp_path / "out/encoder.safetensors"
+        before = weights.read_bytes()
+        weights.write_bytes(before[:-8])
+        calibrate(dino, request)
+        assert "was changed or truncated" in capsys.readouterr().out
+        assert weights.read_bytes() == before
+        calibrate(dino, request)
+        assert "has already been written" in capsys.readouterr().out
+
     def test_the_folder_of_a_run(self, dino, data):
         before = bytes_of(dino)
         with pytest.raises(UsageError, match="whose encoder would be lost"):

@@ -48,7 +48,7 @@ from prosmin.encoder.calibrated import CALIBRATION, COMMAND, UNFINISHED, calibra
 from prosmin.encoder.file import CARD, WEIGHTS, read_card, write_encoder
 from prosmin.encoder.neighbours import first_of_copies
 from prosmin.errors import ProsminError, UsageError
-from prosmin.files import check_writable, staged, write_text
+from prosmin.files import check_writable, file_hash, staged, write_text
 from prosmin.interrupts import if_interrupted
 from prosmin.randomness import generator
 
@@ -175,11 +175,15 @@ def settings_of(encoder: Encoder, source: CheckedSource, request: Request) -> di
 
 
 def finished(out: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """The calibration in the folder, None if there is none; an error if it has other settings."""
+    """The calibration in the folder, None if there is none or it is damaged; an error if it has other settings."""
     if not (out / CARD).exists() or not (out / WEIGHTS).exists():
         return None
-    found = read_card(out)[CALIBRATION]
+    card = read_card(out)
+    found = card[CALIBRATION]
     refuse_other({name: found.get(name) for name in settings}, settings, what=str(out), output="folder")
+    if file_hash(out / WEIGHTS) != card["hash"]:
+        print(f"{out / WEIGHTS} was changed or truncated, and is made again", flush=True)
+        return None
     return found
 
 
@@ -238,7 +242,7 @@ def _write(
     network.predictor.load_state_dict(fitted.heads.state_dict())
     network.radius.load_state_dict(fitted.radius.state_dict())
     network.typical_radius.load_state_dict(fitted.typical_radius.state_dict())
-    with staged(out, folder=out) as part:
+    with staged(out / WEIGHTS, folder=out) as part:  # inside the folder, whose parent may be another file system
         card = write_encoder(part, network.eval(), card_of(encoder, calibration), replace=True)
         made = load(part, device=encoder.device)
         write_background(part, make_background(made.features, sample), encoder=card["hash"])
