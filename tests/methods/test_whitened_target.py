@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 import prosmin
 from prosmin import config as configs
@@ -102,13 +103,32 @@ def test_bfloat16_does_not_drown_small_directions_in_the_rounding_of_a_large_one
     with torch.no_grad():
         exact = projector(y)
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
-        found, rounded = projector(y), projector.norm(projector.mlp(y).float())
+        found, rounded = projector(y), _end(projector, projector.mlp(y).float())
         compiled = torch.compile(projector.forward, dynamic=False, fullgraph=True, backend="aot_eager")(y)
     noise, before = ((z - exact).square().mean() / exact.square().mean() for z in (found, rounded))
-    # Seen with four seeds: 4e-5 to 6e-5, and .06 to .09 where the layer's output is rounded.
-    assert noise < 1e-3
-    assert before > 0.01
+    # Seen with four seeds: .002 to .009, and .07 to .13 where the layer's output is rounded.
+    assert noise < 0.02
+    assert before > 0.04
     torch.testing.assert_close(compiled, found)
+
+
+def test_one_image_far_from_all_others_does_not_take_their_variance():
+    torch.manual_seed(0)
+    projector = Projector(64, hidden=64, bottleneck=16, dim=24, batchnorm=False, last="whiten")
+    y = torch.randn(256, 64)
+    y[0] *= 1e4
+    with torch.no_grad():
+        others = projector(y)[1:].double()
+        without = projector.norm(projector.mlp(y))[1:].double()
+    smallest, lost = (torch.linalg.eigvalsh(z.T.cov(correction=0)).min() for z in (others, without))
+    # Seen with four seeds: .77 to .91, and 1e-8 to 5e-8 without the normalisation before.
+    assert smallest > 0.5
+    assert lost < 1e-4
+
+
+def _end(projector: Projector, x: Tensor) -> Tensor:
+    """The end of the projector, from the output of its last linear layer."""
+    return projector.norm(torch.nn.functional.normalize(x, dim=-1))
 
 
 def test_the_projector_ends_in_batchnorm_without_weights():

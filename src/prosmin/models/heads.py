@@ -51,7 +51,9 @@ def mlp(widths: list[int], *, batchnorm: bool) -> nn.Sequential:
 class Projector(nn.Module):
     """Three-layer MLP, then one of three ends.
 
-    `last` whiten: BatchWhitening; none: BatchNorm; otherwise an l2-normalised bottleneck and unit rows to K: cosines.
+    `last` whiten: l2 normalisation and BatchWhitening; none: BatchNorm; otherwise an l2-normalised bottleneck and unit
+    rows to K: cosines. Embeddings of one length keep a few unusual images from having nearly all the variance, of
+    which whitening restores only what is above its eps.
     """
 
     def __init__(
@@ -90,7 +92,8 @@ class Projector(nn.Module):
         # In float32 or wider: bfloat16 rounds an output relative to its largest direction, and whitening amplifies the
         # rounding in all others.
         with torch.autocast(y.device.type, enabled=False):
-            return self.norm(final(y.to(torch.promote_types(y.dtype, torch.float32))))
+            x = final(y.to(torch.promote_types(y.dtype, torch.float32)))
+            return self.norm(F.normalize(x, dim=-1) if isinstance(self.norm, BatchWhitening) else x)
 
     def last_weights(self) -> list[nn.Parameter]:
         """The parameters of the last layer, of projectors that have one: directions and, if they are free, gains."""

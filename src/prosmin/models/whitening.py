@@ -155,7 +155,7 @@ def inverse_root(covariance: Tensor, *, eps: float) -> Tensor:
     lowest = math.sqrt(eps / (size * (1.0 + eps)))  # of the square roots of the eigenvalues, which all go to 1
     while lowest < 1.0 - 1e-10:
         scale = math.sqrt(3.0 / (1.0 + lowest + lowest**2))
-        step = 0.5 * scale * (3.0 * eye - scale**2 * inverse @ root)
+        step = torch.addmm(eye, inverse, root, beta=1.5 * scale, alpha=-0.5 * scale**3)
         root, inverse = root @ step, step @ inverse
         lowest = 0.5 * scale * lowest * (3.0 - scale**2 * lowest**2)
     return 0.5 * (inverse + inverse.T) / trace.sqrt()
