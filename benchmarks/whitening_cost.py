@@ -39,7 +39,7 @@ def time_step(recipe: str, fields: dict[str, str]) -> dict[str, Any]:
     timing = measure(lambda: trainer.train([views]), trainer.device, warmup=6, repeats=5, seconds=0.5, limit=20)
     trainer.check()
     batch = trainer.config.training.batch_size
-    del trainer, views
+    trainer = views = None  # type: ignore[assignment]
     release_memory(HERE)
     return timing.row(batch)
 
