@@ -9,6 +9,7 @@ and a weak one. Only training images are used: the numbers of prosmin/encoder/ne
 tables, and geometry.py judges the choice on test images. `rankings`: R-AUROC in per cent by reference and queries and
 its mean, and by reference the AUROC of made-up images (noise, one grey, one colour) against the queries. `small`: for
 references of few images, means over DRAWS of them: R-AUROC, and the AUROC of noise and of another set against queries.
+`with_scale`: R-AUROC of the mean log scale, in standard deviations of the reference, and of sums with the default.
 """
 
 import argparse
@@ -129,6 +130,10 @@ FEW_IMAGES = (
 """The rankings that are compared with few images."""
 
 
+WEIGHTS = (0.25, 0.5, 1, 2, 4)
+"""How often the learned scale counts beside the default."""
+
+
 def main() -> None:
     """Every ranking in every setting."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -150,6 +155,7 @@ def main() -> None:
     told = {
         "meaning": __doc__.split("\n\n")[2].replace("\n", " ") if __doc__ else "",
         "rankings": rows,
+        "with_scale": with_scale(sets, space),
         "small": {name: of_few(*RANKINGS[name], sets, made["noise"], space) for name in FEW_IMAGES},
         "hardware": describe_machine(torch.device("cpu")),
         "command": "python benchmarks/disagreement.py RUN --data DIR --out FILE",
@@ -168,6 +174,25 @@ def row(ranking: Ranking, sets: dict[str, Seen], made: dict[str, Tensor], space:
         found[name] = round(100 * r_auroc(right_neighbours(features, labels), values), 2)
         against[name] = {kind: round(100 * auroc(values, ranking(around, those)), 2) for kind, those in made.items()}
     return {"r_auroc": found, "mean": round(statistics.fmean(found.values()), 2), "made_up_auroc": against}
+
+
+def with_scale(sets: dict[str, Seen], space: Space) -> dict[str, dict[str, float]]:
+    """Ranking -> R-AUROC in each setting, and its mean; nothing for an encoder without a scale."""
+    found: dict[str, dict[str, float]] = {}
+    for name, (of, first, last, queries, start, stop) in SETTINGS.items():
+        known, told = sets[of].log_scale, sets[queries].log_scale
+        if known is None or told is None:
+            return {}
+        around = Neighbourhood(features=sets[of].features[first:last], space=space)
+        features = sets[queries].features[start:stop]
+        right = right_neighbours(features, sets[queries].labels[start:stop])
+        default = around.uncertainty(features)
+        scale = (told[start:stop] - known[first:last].mean()) / known[first:last].std()
+        rankings = {"default": default, "mean log scale": scale}
+        rankings |= {f"default + {weight} times the scale": default + weight * scale for weight in WEIGHTS}
+        for ranking, values in rankings.items():
+            found.setdefault(ranking, {})[name] = round(100 * r_auroc(right, values), 2)
+    return {name: {**row, "mean": round(statistics.fmean(row.values()), 2)} for name, row in found.items()}
 
 
 def of_few(
