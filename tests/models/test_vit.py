@@ -5,10 +5,19 @@ import copy
 import pytest
 import timm
 import torch
+from timm.layers import resample_abs_pos_embed
 from timm.models.vision_transformer import VisionTransformer
 from torch.nn import functional
 
-from prosmin.models.vit import ClassTokenViT, PatchProjection, QuickGelu, encode, speed_up
+from prosmin.models.vit import (
+    ClassTokenViT,
+    PatchProjection,
+    QuickGelu,
+    ResizingViT,
+    encode,
+    resize_positions,
+    speed_up,
+)
 
 
 @pytest.fixture
@@ -29,13 +38,44 @@ def test_it_computes_what_timm_computes(plain, side):
     x = torch.randn(3, 3, side, side, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     for model in (plain, quick):
         model.double()
-    torch.testing.assert_close(encode(quick, x), plain(x), rtol=1e-10, atol=1e-12)
+    same = {"rtol": 1e-10, "atol": 1e-12} if side == 32 else {"rtol": 1e-5, "atol": 1e-6}  # timm resizes in float32
+    torch.testing.assert_close(encode(quick, x), plain(x), **same)
     loss = [model(x).square().sum() for model in (plain, quick)]
     gradients = [
         torch.autograd.grad(each, list(model.parameters())) for each, model in zip(loss, (plain, quick), strict=True)
     ]
     for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(other, one, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(other, one, **{name: 100 * value for name, value in same.items()})
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 3])
+@pytest.mark.parametrize("new", [(2, 2), (7, 7), (3, 9), (4, 1), (5, 6)])
+def test_positions_are_resized_as_timm_does(prefix, new):
+    old = (5, 6)
+    positions = torch.randn(1, prefix + 30, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    resized = resize_positions(positions, old=old, new=new, prefix=prefix)
+    expected = resample_abs_pos_embed(positions, list(new), list(old), num_prefix_tokens=prefix)
+    assert resized.shape == (1, prefix + new[0] * new[1], 8)
+    torch.testing.assert_close(resized, expected, rtol=1e-5, atol=1e-5)  # rounding in float32
+    weights = torch.randn(resized.shape, generator=torch.Generator().manual_seed(1))
+    gradients = [torch.autograd.grad((weights * x).sum(), positions)[0] for x in (resized, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"reg_tokens": 2}, {"reg_tokens": 2, "no_embed_class": True}, {"class_token": False, "global_pool": "avg"}],
+)
+def test_a_resized_network_computes_what_timm_computes(options):
+    torch.manual_seed(0)
+    plain = timm.create_model(
+        "vit_tiny_patch16_224", num_classes=0, img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3,
+        dynamic_img_size=True, **options,
+    )  # fmt: skip
+    quick = speed_up(copy.deepcopy(plain))
+    assert isinstance(quick, ResizingViT)
+    x = torch.randn(2, 3, 24, 40, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(quick(x), plain(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,47 @@ class QuickGelu(nn.GELU):
         return (x * torch.sigmoid(x * (1.5950154 + square * (0.0740116566 - 0.000703098677 * square)))).to(input.dtype)
 
 
-class ClassTokenViT(VisionTransformer):
+class ResizingViT(VisionTransformer):
+    """A ViT that resizes its position embedding for other grids of patches as timm does, by products of matrices.
+
+    Their gradient has the same bits every time; on a GPU that of timm's interpolation has not.
+    """
+
+    def _pos_embed(self, x: Tensor) -> Tensor:
+        """Put class and register tokens first and add the positions: (N, h / p, w / p, D) -> (N, T, D)."""
+        if self.pos_embed is None or not self.dynamic_img_size or x.shape[1:3] == self.patch_embed.grid_size:
+            return super()._pos_embed(x)
+        prefix = [token.expand(len(x), -1, -1) for token in (self.cls_token, self.reg_token) if token is not None]
+        without = 0 if self.no_embed_class else self.num_prefix_tokens
+        positions = resize_positions(
+            self.pos_embed, old=self.patch_embed.grid_size, new=(x.shape[1], x.shape[2]), prefix=without
+        )
+        if self.no_embed_class:
+            return self.pos_drop(torch.cat([*prefix, x.flatten(1, 2) + positions], dim=1))
+        return self.pos_drop(torch.cat([*prefix, x.flatten(1, 2)], dim=1) + positions)
+
+
+def resize_positions(positions: Tensor, *, old: tuple[int, int], new: tuple[int, int], prefix: int) -> Tensor:
+    """A position embedding for another grid, as timm's `resample_abs_pos_embed`: (1, T, D) -> (1, T', D).
+
+    The first `prefix` tokens have no place in the grid and stay. In float64: TF32 or autocast would round.
+    """
+    first, grid = positions[:, :prefix], positions[0, prefix:]
+    with torch.autocast(positions.device.type, enabled=False):
+        rows, columns = (_resize_matrix(a, b, positions.device) for a, b in zip(old, new, strict=True))
+        half = rows @ grid.double().view(old[0], -1)  # (h', w D)
+        resized = (columns @ half.view(new[0], old[1], -1)).flatten(0, 1)  # (h' w', D)
+    return torch.cat([first, resized.to(positions.dtype)[None]], dim=1)
+
+
+@torch.no_grad()
+def _resize_matrix(old: int, new: int, device: torch.device) -> Tensor:
+    """The weights of an antialiased bicubic resize of an axis, in float64, by resizing the unit vectors: (new, old)."""
+    units = torch.eye(old, dtype=torch.float64, device=device)[None, None]  # each row of this image is one
+    return F.interpolate(units, size=(old, new), mode="bicubic", antialias=True)[0, 0].T
+
+
+class ClassTokenViT(ResizingViT):
     """A ViT whose features are the class token: its last block computes that token alone.
 
     The other tokens of the last block are keys and values only. `forward_features` and `forward_intermediates` still
@@ -108,6 +148,8 @@ def speed_up(vit: VisionTransformer) -> VisionTransformer:
     if _is_class_token_vit(vit):
         vit.__class__ = ClassTokenViT
         cast(ClassTokenViT, vit).last_block = class_token_of_block
+    elif type(vit) is VisionTransformer:
+        vit.__class__ = ResizingViT
     return vit
 
 
