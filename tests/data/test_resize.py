@@ -3,10 +3,11 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import resized_crop as reference_crop
 
-from prosmin.data.augment import resize, separable
+from prosmin.data.augment import colour, resize, separable
 from prosmin.data.augment.resize import crop_views, resized_crop
 from prosmin.errors import UsageError
 
@@ -54,6 +55,32 @@ def test_equals_torchvision_over_random_boxes(way: str, interpolation: str, size
     assert crops.shape == (count, 3, size, size)
     for image, box, flipped, crop in zip(images, boxes, flip, crops, strict=True):
         assert (crop - expected(image, box, size, interpolation, flip=bool(flipped))).abs().max() < TOLERANCE
+
+
+def test_a_matrix_has_the_weight_of_each_tap_at_its_pixel() -> None:
+    start, length = torch.tensor([[0, 3], [5, 0]]), torch.tensor([[20, 17], [1, 13]])
+    taps = [
+        resize.resize_taps(start, length, 20, 6, interpolation="bicubic", flip=torch.tensor([[True, False]] * 2)),
+        colour._blur_taps(torch.tensor([0.1, 2.0]), 20, 6),
+        colour._blur_taps(torch.tensor([0.5, 2.0]), 4, 3),  # both ends are within the radius of every pixel
+    ]
+    for places, weights in taps:
+        pixels = int(places.amax()) + 4  # and padding
+        expected = torch.zeros(*weights.shape[:-1], pixels).scatter_add_(-1, places, weights)
+        assert torch.equal(separable.Taps(places, weights).matrix(pixels), expected)
+        torch.testing.assert_close(expected.sum(-1), torch.ones(expected.shape[:-1]))
+
+
+@pytest.mark.parametrize("radius", [1, 5, 6])
+def test_a_blur_counts_mirror_images_of_pixels(radius: int) -> None:
+    sigma, image = torch.tensor([0.7, 2.0]), torch.rand(2, 1, 7, 7, generator=torch.Generator().manual_seed(0))
+    offset = torch.arange(-radius, radius + 1)
+    kernel = torch.softmax(-0.5 * (offset / sigma[:, None]) ** 2, dim=1)
+    wide = (
+        functional.pad(image, (radius,) * 4, mode="reflect").unfold(2, 2 * radius + 1, 1).unfold(3, 2 * radius + 1, 1)
+    )
+    expected = torch.einsum("nchwij,ni,nj->nchw", wide, kernel, kernel)
+    torch.testing.assert_close(colour.blur(image, sigma, radius=radius), expected)
 
 
 def test_an_image_of_imagenet_size(way: str) -> None:

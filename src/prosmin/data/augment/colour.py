@@ -12,6 +12,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from prosmin.data.augment.separable import Taps, combine
 from prosmin.data.augment.sync_free import apply_to, constants
@@ -101,11 +102,17 @@ def blur(images: Tensor, sigma: Tensor, *, radius: int) -> Tensor:
 
 
 def _blur_taps(sigma: Tensor, pixels: int, radius: int) -> Taps:
-    """The taps of an axis, reflected at its ends: one view of N images."""
+    """The taps of an axis, reflected at its ends: one view of N images.
+
+    A pixel near an end counts once for itself and once for each mirror image within the radius.
+    """
     offset = torch.arange(-radius, radius + 1, device=sigma.device)
-    kernel = torch.exp(-0.5 * (offset / sigma[:, None]) ** 2)  # (N, T)
-    kernel = kernel / kernel.sum(1, keepdim=True)
-    last = pixels - 1
-    places = last - (last - (torch.arange(pixels, device=sigma.device)[:, None] + offset).abs()).abs()  # (pixels, T)
-    shape = (len(sigma), 1, pixels, 2 * radius + 1)
-    return Taps(places.expand(shape), kernel[:, None, None].expand(shape))
+    kernel = torch.exp(-0.5 * (offset / sigma[:, None]) ** 2)
+    kernel = F.pad(kernel / kernel.sum(1, keepdim=True), (1, 1))  # (N, 2 radius + 3): no weight beyond the radius
+    own = torch.arange(pixels, device=sigma.device)[:, None]
+    count, last, far = min(pixels, 2 * radius + 1), pixels - 1, pixels + radius
+    places = (own - radius).clamp(0, pixels - count) + torch.arange(count, device=sigma.device)  # (pixels, T)
+    mirrored = (-places).masked_fill(places == 0, -far), (2 * last - places).masked_fill(places == last, far)
+    distances = ((place - own).clamp(-radius - 1, radius + 1) for place in (places, *mirrored))
+    weights = torch.stack([kernel[:, distance + radius + 1] for distance in distances]).sum(0)  # (N, pixels, T)
+    return Taps(places.expand(len(sigma), 1, -1, -1), weights[:, None])

@@ -17,15 +17,23 @@ FLOATS = 2**22
 
 
 class Taps(NamedTuple):
-    """The input pixels of each output pixel of an axis, and their weights: (B, V, size, T)."""
+    """The input pixels of each output pixel of an axis, T neighbours from left to right, and their weights.
+
+    Both are (B, V, size, T).
+    """
 
     places: Tensor
     weights: Tensor
 
     def matrix(self, pixels: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The weight of every pixel: (B, V, size, pixels)."""
-        zeros = torch.zeros(*self.weights.shape[:-1], pixels, dtype=dtype, device=self.weights.device)
-        return zeros.scatter_add_(-1, self.places, self.weights.to(dtype))  # a mirrored pixel occurs twice
+        """The weight of every pixel: (B, V, size, pixels).
+
+        Looked up by pixel. Scattered by tap it would be the same, but torch's deterministic scatter waits for the host.
+        """
+        tap = torch.arange(pixels, device=self.places.device) - self.places[..., :1]  # (B, V, size, pixels)
+        last = self.weights.shape[-1] - 1
+        found = self.weights.to(dtype).gather(-1, tap.clamp(0, last))
+        return found.masked_fill_((tap < 0) | (tap > last), 0.0)
 
 
 def combine(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
