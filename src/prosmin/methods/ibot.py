@@ -5,6 +5,8 @@ with blocks of patches hidden; for each hidden patch it predicts the prototypes 
 all patches.
 """
 
+from typing import Any
+
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -163,9 +165,40 @@ def _build_masks(grid: tuple[int, int], loss: IbotLoss) -> BlockMasks:
     return masks
 
 
+class _Take(torch.autograd.Function):
+    """The chosen tokens of each view, none twice: (n, P, D), (n, M) -> (n, M, D).
+
+    As no token is chosen twice, the gradient only moves back: a lookup too. That of `gather` is a scatter, whose
+    deterministic form waits for the host.
+    """
+
+    @staticmethod
+    def forward(tokens: Tensor, chosen: Tensor) -> Tensor:
+        return tokens.gather(1, _wide(chosen, tokens))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        tokens, chosen = inputs
+        ctx.count = tokens.shape[1]
+        ctx.save_for_backward(chosen)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (chosen,) = ctx.saved_tensors
+        is_own = chosen[:, None] == torch.arange(ctx.count, device=chosen.device)[:, None]  # (n, P, M)
+        place = is_own.to(torch.uint8).argmax(-1)  # (n, P): of each token among the chosen, 0 for others
+        moved = gradient.gather(1, _wide(place, gradient))
+        return moved.masked_fill_(~is_own.any(-1)[..., None], 0.0), None
+
+
+def _wide(rows: Tensor, tokens: Tensor) -> Tensor:
+    """Row numbers (n, M) for all columns of tokens (n, P, D): (n, M, D)."""
+    return rows[..., None].expand(-1, -1, tokens.shape[-1])
+
+
 def _take(tokens: Tensor, chosen: Tensor) -> Tensor:
-    """The chosen tokens of each view: (n, P, D), (n, M) -> (n, M, D)."""
-    return tokens.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))
+    taken: Tensor = _Take.apply(tokens, chosen)
+    return taken
 
 
 def build_vit(config: Config) -> VisionTransformer:

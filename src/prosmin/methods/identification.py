@@ -33,6 +33,15 @@ def constant(module: nn.Module) -> Iterator[None]:
             norm.momentum = momentum
 
 
+def in_columns(logits: Tensor, columns: Tensor) -> Tensor:
+    """The entry of each row in its own column: (..., B, N), (B,) -> (..., B).
+
+    The sum of one entry and zeros: the gradient of `gather` is a scatter, whose deterministic form waits for the host.
+    """
+    chosen = torch.arange(logits.shape[-1], device=logits.device) == columns[:, None]  # (B, N)
+    return torch.where(chosen, logits, 0.0).sum(-1)
+
+
 class Identification(nn.Module):
     """The cross-entropy of picking the right target, as a module so that it is compiled with the networks."""
 
@@ -49,5 +58,4 @@ class Identification(nn.Module):
             wide = torch.promote_types(mean.dtype, torch.float32)
             online, others = F.normalize(mean.to(wide), dim=-1), F.normalize(targets.to(wide), dim=-1)
             logits = torch.einsum("vbk,gnk->vgbn", online, others) / self.temperature
-            right = logits.gather(-1, rows.expand(*logits.shape[:2], -1)[..., None])[..., 0]
-            return logits.logsumexp(-1) - right
+            return logits.logsumexp(-1) - in_columns(logits, rows)

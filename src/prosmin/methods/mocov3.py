@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from prosmin.config import Config
 from prosmin.data.views import Views
 from prosmin.errors import UsageError
+from prosmin.methods.identification import in_columns
 from prosmin.methods.output import Draws, Embedding, Output
 from prosmin.models.backbones import build_backbone
 from prosmin.models.batchnorm import gather_rows
@@ -68,8 +69,7 @@ class Contrast(nn.Module):
         with torch.autocast(queries.device.type, enabled=False):
             logits = torch.einsum("vbk,gnk->vgbn", queries, keys) / self.temperature  # (V, G, B, N)
             V, G = logits.shape[:2]
-            hits = logits.gather(3, rows.expand(V, G, -1)[..., None])[..., 0]
-            pairs = logits.logsumexp(-1) - hits  # (V, G, B)
+            pairs = logits.logsumexp(-1) - in_columns(logits, rows)  # (V, G, B)
             different = 1.0 - torch.eye(V, G, dtype=pairs.dtype, device=pairs.device)[..., None]
             return 4.0 * self.temperature * (different * pairs).sum((0, 1)) / (V * G - G)
 

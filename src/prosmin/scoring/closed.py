@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from prosmin.scoring.arguments import check_forecast
-from prosmin.scoring.distances import FLOOR, outside_autocast, power_distance, result_dtype
+from prosmin.scoring.distances import FLOOR, outside_autocast, pairs_of, power_distance, result_dtype
 from prosmin.scoring.ensembles import resolve_bandwidth
 from prosmin.scoring.settings import check_lam
 
@@ -112,9 +112,9 @@ def mixture_score(mean: Tensor, scale: Tensor, target: Tensor, expectation: Expe
     """
     V = len(mean)
     to_target = expectation(mean - target[:, None], scale).mean(1)  # (G, V, ...) -> (G, ...)
-    v, w = torch.triu_indices(V, V, offset=1, device=mean.device)
-    joint = power_distance(scale[v].square() + scale[w].square(), 1.0)  # scale of the difference of two views' draws
-    between = expectation(mean[v] - mean[w], joint).sum(0)
+    (mean_v, mean_w), (scale_v, scale_w) = pairs_of(mean, 0), pairs_of(scale, 0)
+    joint = power_distance(scale_v.square() + scale_w.square(), 1.0)  # scale of the difference of two views' draws
+    between = expectation(mean_v - mean_w, joint).sum(0)
     within = expectation(torch.zeros_like(scale), math.sqrt(2.0) * scale).sum(0)
     return 2.0 * lam * to_target - (1.0 - lam) * (within + 2.0 * between) / V**2
 

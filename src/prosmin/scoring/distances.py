@@ -63,6 +63,17 @@ def power_distance(squared: Tensor, beta: float) -> Tensor:
     return torch.where(zero, 0.0, power)
 
 
+def pairs_of(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The two items of every pair of different items along a dimension: r become r (r - 1) / 2, twice.
+
+    Slices and not indices: the gradient of an index is a sum at each item, which a GPU computes in any order.
+    """
+    r = x.shape[dim]
+    first = [x.narrow(dim, 0, r - apart) for apart in range(1, r + 1)]  # the last is empty
+    second = [x.narrow(dim, apart, r - apart) for apart in range(1, r + 1)]
+    return torch.cat(first, dim), torch.cat(second, dim)
+
+
 def kernel_distance(squared: Tensor, bandwidth: float | Tensor) -> Tensor:
     """1 - exp(-|.|^2 / (2 bandwidth^2)), without the cancellation at short distances."""
     return -torch.expm1(squared / (-2.0 * bandwidth**2))

@@ -13,6 +13,7 @@ from prosmin.scoring.distances import (
     kernel_distance,
     median_bandwidth,
     outside_autocast,
+    pairs_of,
     power_distance,
     product_dtype,
     result_dtype,
@@ -105,12 +106,12 @@ def coordinate_mean_over_pairs(samples: Tensor, *, beta: float) -> Tensor:
     """Mean of |z_j - z_k|^beta over j != k and over coordinates: (..., r, d) -> (...)."""
     r = samples.shape[-2]
     if beta == 1.0:
-        # Sorted, the i-th of r samples is the larger one of i pairs and the smaller one of r - 1 - i.
-        rank = torch.arange(1 - r, r, 2, dtype=samples.dtype, device=samples.device)  # 2 i - (r - 1)
-        ordered = samples.sort(-2).values
-        return 2.0 * (rank[:, None] * ordered).sum(-2).mean(-1) / (r * (r - 1))
-    j, k = torch.triu_indices(r, r, offset=1, device=samples.device)
-    return coordinate_power(samples[..., j, :] - samples[..., k, :], beta).mean((-2, -1))
+        # The i-th smallest of r samples is the larger one of i pairs and the smaller one of r - 1 - i. The order has no
+        # gradient: that of sorted values is a scatter, which a GPU does not add up in a fixed order.
+        place = samples.detach().argsort(dim=-2, stable=True).argsort(dim=-2)
+        return 2.0 * ((2 * place - (r - 1)) * samples).sum(-2).mean(-1) / (r * (r - 1))
+    first, second = pairs_of(samples, -2)
+    return coordinate_power(first - second, beta).mean((-2, -1))
 
 
 def coordinate_ustatistic(samples: Tensor, targets: Tensor, *, beta: float, lam: float) -> Tensor:
