@@ -155,6 +155,7 @@ def fill(method: nn.Module, folder: Path, card: dict[str, Any]) -> nn.Module:
         raise ProsminError(
             f"{file} does not match the network of its card {CARD}: {problems[0]}{more}. Copy both again."
         )
+    method.eval()  # before the weights: after them, whitening would compute its matrix again, with other rounding
     method.load_state_dict(tensors, strict=True)
     return method
 
