@@ -106,7 +106,8 @@ class TestContext:
         context = make_context(tiny(), pictures, tmp_path)
         torch.testing.assert_close(context.uncertainty("test"), context.encoder.uncertainty(pictures))
         twin = make_context(tiny(heads__scale="zero"), pictures, tmp_path, key="b" * 32)
-        torch.testing.assert_close(twin.uncertainty("test"), twin.encoder.uncertainty(pictures))
+        expected = twin.encoder.uncertainty(pictures)  # far below the usual tolerance
+        torch.testing.assert_close(twin.uncertainty("test"), expected, rtol=1e-3, atol=0)
 
     def test_other_pixels_views_and_weights_are_embedded(self, tiny, pictures, tmp_path, calls):
         make_context(tiny(), pictures, tmp_path).features("test")

@@ -224,8 +224,7 @@ class Encoder:
         scales = [part.cpu() for part in found if part is not None]
         if scales and bool(torch.cat(scales).isfinite().any()):
             return torch.cat(scales)
-        batches = (batch._replace(index=torch.zeros_like(batch.index)) for batch in self._batches(given))
-        return torch.cat([self._view_variance(batch, count=UNCERTAINTY_VIEWS, seed=0).cpu() for batch in batches])
+        return torch.cat([self._same_views_variance(batch).cpu() for batch in self._batches(given)])
 
     @torch.no_grad()
     def unexplained(self, images: Images) -> Tensor:
@@ -408,6 +407,11 @@ class Encoder:
         embedding = self._encode(self._evaluation_view(batch))
         log_scale = None if embedding.scale is None else embedding.scale.float().log().mean(1)
         return Summary(embedding.features.float(), log_scale, None)
+
+    def _same_views_variance(self, batch: Batch) -> Tensor:
+        """The variance over the views that a first image has, for every image of a batch: (n,)."""
+        first = batch._replace(index=torch.zeros_like(batch.index))
+        return self._view_variance(first, count=UNCERTAINTY_VIEWS, seed=0)
 
     def _view_variance(self, batch: Batch, *, count: int, seed: int) -> Tensor:
         views = self._random_views(batch, count=count, seed=seed)

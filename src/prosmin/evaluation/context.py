@@ -20,7 +20,7 @@ from prosmin.encoder import Encoder, Summary, has_batchnorm, set_statistics
 from prosmin.encoder.file import tensors_hash
 from prosmin.errors import ProsminError
 from prosmin.evaluation.batches import set_batches
-from prosmin.evaluation.forecasts import BETWEEN_VIEWS, view_scores
+from prosmin.evaluation.forecasts import view_scores, view_variance
 from prosmin.evaluation.options import Options
 from prosmin.evaluation.probes.linear import LinearProbe, linear_probe
 from prosmin.evaluation.sets import check_classes
@@ -117,6 +117,7 @@ class Context:
     cache: FeatureCache | None = None  # features for the next command
     _kept: dict[tuple[str, str], Tensors] = field(default_factory=dict)
     _view_scores: dict[str, Tensors] = field(default_factory=dict)
+    _view_variances: dict[str, Tensor] = field(default_factory=dict)
     _hashes: dict[str, str] = field(default_factory=dict)
     _baselines: dict[str, Encoder] = field(default_factory=dict)
     _probes: dict[str, LinearProbe] = field(default_factory=dict)
@@ -163,7 +164,11 @@ class Context:
         """The trained encoder's uncertainty about each image of a set, (N,): Encoder.uncertainty, embedded once."""
         if (known := self.encoder.known).images is not None:
             return known.uncertainty(self.placed(name)).cpu()
-        return self.log_scale(name) if self.has_scale else self.view_scores(name)[BETWEEN_VIEWS]
+        if self.has_scale:
+            return self.log_scale(name)
+        if name not in self._view_variances:
+            self._view_variances[name] = view_variance(self.encoder, self.sets[name])
+        return self._view_variances[name]
 
     def log_scale(self, name: str) -> Tensor:
         """The mean log scale of the forecast of each image of a set, (N,)."""

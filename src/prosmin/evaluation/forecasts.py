@@ -80,6 +80,12 @@ def view_scores(
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
+def view_variance(encoder: Encoder, pictures: PictureSet) -> Tensor:
+    """`Encoder.forecast_uncertainty` of forecasts without a scale, (N,)."""
+    batches = set_batches(pictures, encoder, title="views")
+    return torch.cat([encoder._same_views_variance(batch).cpu() for batch in batches])
+
+
 def _scores(encoder: Encoder, batch: Batch, *, seed: int, count: int) -> dict[str, Tensor]:
     # The same views and arithmetic as in Encoder.views, so that the scores are of the forecasts that users get.
     views = list(encoder._random_views(batch, count=count, seed=seed))
