@@ -253,14 +253,20 @@ def same_training(out: Path, run: Run, seed: int) -> dict[str, Any] | None:
         found = json.loads(path.read_text())
         fields = run.fields | {"data.spec": found["configuration"]["data"]["spec"], "training.seed": str(seed)}
         wanted = json.loads(json.dumps(configs.to_tree(configs.resolve(recipe=run.recipe, overrides=fields))))
+        same = without_compute(wanted) == without_compute(found["configuration"])
         same_code = code(found) == code_of_today(found)
         same_probes = found.get("l2_grid") == list(L2_GRID) and set(run.protocols) <= set(found["results"])
-        if wanted == found["configuration"] and same_code and same_probes:
+        if same and same_code and same_probes:
             other = found.get("same_training_as", path.name)
             owner = other if found["baselines_of"] == OWN else found["baselines_of"]
             more = {"name": run.name, "overrides": run.fields, "same_training_as": other, "baselines_of": owner}
             return found | more
     return None
+
+
+def without_compute(tree: dict[str, Any]) -> dict[str, Any]:
+    """The groups of a configuration that determine what is learned: `compute` is about speed, and gains fields."""
+    return {group: fields for group, fields in tree.items() if group != "compute"}
 
 
 def known_baselines(out: Path, config: configs.Config, protocols: Sequence[str]) -> tuple[str, dict[str, Any]]:

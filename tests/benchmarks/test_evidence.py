@@ -42,6 +42,9 @@ def test_a_training_of_the_same_configuration_is_not_repeated_under_another_name
     found = evidence.same_training(tmp_path, plan, 0)
     assert found["same_training_as"] == found["baselines_of"] == file.name
     assert (found["name"], found["overrides"]) == (plan.name, plan.fields)
+    older = tree | {"compute": {"devices": 1}}  # before other fields were added
+    file.write_text(json.dumps(made | {"configuration": older}))
+    assert evidence.same_training(tmp_path, plan, 0)["same_training_as"] == file.name
     (tmp_path / "cifar10-vit-again-s0.json").write_text(json.dumps(found))
     assert evidence.same_training(tmp_path, plan, 0)["same_training_as"] == file.name
     assert evidence.same_training(tmp_path, plan, 1) is None
