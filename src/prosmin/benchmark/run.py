@@ -19,6 +19,7 @@ from prosmin.errors import UsageError
 from prosmin.files import write_text
 from prosmin.machine import describe_machine
 from prosmin.methods import build_method
+from prosmin.training.determinism import deterministic
 from prosmin.training.pretrain import open_images
 
 WIDTH = 120
@@ -86,11 +87,12 @@ def benchmark(
     }
     pictures: dict[tuple[Any, ...], tuple[Source, Feed]] = {}
     for config in chosen:
-        trainer = Trainer(config)
-        key = (config.data, config.compute)
-        if key not in pictures:
-            pictures[key] = open_source(config.data.spec), open_images(config, trainer.device)
-        row = measure_recipe(trainer, *pictures[key])
+        with deterministic(config.compute):
+            trainer = Trainer(config)
+            key = (config.data, config.compute)
+            if key not in pictures:
+                pictures[key] = open_source(config.data.spec), open_images(config, trainer.device)
+            row = measure_recipe(trainer, *pictures[key])
         document["hardware"] = describe_machine(trainer.device)
         document["rows"].append(row | {"configuration": configs.to_tree(config)})
         print_parts(row)

@@ -32,6 +32,7 @@ from prosmin.training import checkpoint as checkpoints
 from prosmin.training import health
 from prosmin.training.checkpoint import Checkpoint, describe_images
 from prosmin.training.choice import average_with_start, load_best
+from prosmin.training.determinism import deterministic
 from prosmin.training.guard import Guard, guard_every, open_guard
 from prosmin.training.launch import disconnect_at_exit, ending_with_first, layout, make_fabric
 from prosmin.training.loop import train
@@ -55,10 +56,11 @@ def pretrain(config: Config, out: Path) -> Path:
     check_shares(config.training, processes=math.prod(layout(config.compute, os.environ)))  # before any is started
     matmul_precision, local_processes = torch.get_float32_matmul_precision(), os.environ.get("LOCAL_WORLD_SIZE")
     try:
-        fabric = make_fabric(config, out)
-        disconnect_at_exit()  # for a run that is refused before the first step
-        with ending_with_first(fabric):
-            _pretrain(fabric, config, run)
+        with deterministic(config.compute):
+            fabric = make_fabric(config, out)
+            disconnect_at_exit()  # for a run that is refused before the first step
+            with ending_with_first(fabric):
+                _pretrain(fabric, config, run)
     finally:
         # Later work in this process must not depend on the training before it.
         torch.set_float32_matmul_precision(matmul_precision)
