@@ -3,13 +3,39 @@
 import os
 import warnings
 
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # compute.deterministic needs it before a GPU is first used
+
 import pytest
 import torch
 
 from prosmin import config as configs
 from tiny_run import TINY
 
+# Convolutions in float32 on a GPU too: their tolerances are made for float32, and TF32 has ten bits.
+torch.backends.cudnn.allow_tf32 = False
 torch.set_num_threads(min(2, int(os.environ.get("OMP_NUM_THREADS", "2"))))
+
+
+ON_THE_CPU = {"calibrate", "embed", "encoder", "export", "inspect"}
+ON_THE_CPU |= {"test_files_of_earlier_versions", "test_search", "test_sklearn"}
+"""Folders and files that compare encoders they load with numbers of a CPU; test_gpu.py runs the commands on a GPU."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded_on_the_cpu(request):
+    """There, encoders stay on the CPU also on a machine with a GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        if ON_THE_CPU & {request.path.parent.name, request.path.stem}:
+            patch.setattr(torch.cuda, "is_available", lambda: False)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def matmul_precision():
+    """A test that prepares networks for a GPU, which turns TF32 on, does not round the products of the next one."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 @pytest.fixture

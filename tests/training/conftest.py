@@ -57,7 +57,7 @@ def infinite_loss(monkeypatch):
             losses = score(self, mean, scale, target, draws)
             if draws.step != step:
                 return losses
-            return torch.where(torch.arange(len(losses)) < images, losses / 0.0, losses)
+            return torch.where(torch.arange(len(losses), device=losses.device) < images, losses / 0.0, losses)
 
         monkeypatch.setattr(ProSMIN, "score", infinite)
 

@@ -133,10 +133,10 @@ class TestGuard:
         for name, tensor in mixed.items():
             if tensor.is_floating_point():  # weights and BatchNorm statistics
                 torch.testing.assert_close(tensor, start[name] + share * (last[name] - start[name]))
-        stored, encoder = load_file(run / START), load(run, device="cpu")
+        stored, encoder = load_file(run / START), load(run)
         images = load_pictures("photos").subset(stored["numbers"])
         kept = float(neighbours_kept(stored["features"], encoder.features(images)))
-        assert kept >= 0.9
+        assert kept >= 0.89  # on a GPU, the products of other views and batches round otherwise
         said = capsys.readouterr().out
         assert f"the encoder is {share:.0%} of the trained" in said
         assert f"forecasts are still those of the trained weights: `prosmin calibrate {run}`" in said

@@ -94,7 +94,8 @@ def test_static_inputs_and_draws_train_the_same_model(without_gpu, name, changes
         changes = changes | {"heads__freeze_last_epochs": "1", "loss__temperature_warmup_epochs": "2"}
     if name != "ibot":  # convolutions in float64 are slow
         changes = changes | {"views__global_size": "16", "views__local_size": "8"}
-    assert_same_training(tiny_method(name, compute__precision="64-true", **changes), "cpu", rtol=1e-9, atol=1e-12)
+    config = tiny_method(name, compute__precision="64-true", compute__accelerator="cpu", **changes)
+    assert_same_training(config, "cpu", rtol=1e-9, atol=1e-12)
 
 
 LOSSES = (
