@@ -2,17 +2,19 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import prosmin
 from prosmin import config as configs
 from prosmin.data.stream import open_feed
 from prosmin.errors import ProsminError, UsageError
+from prosmin.files import file_hash
 from prosmin.methods import build_method
 from prosmin.methods.prosmin import ProSMIN
 from prosmin.models.centre import batch_mean
@@ -285,6 +287,21 @@ def test_a_whitened_run_continues_exactly(run, tmp_path):
     pretrain(configs.build(half), tmp_path / "run")
     pretrain(config, tmp_path / "run")
     assert_same_run(whole, tmp_path / "run")
+
+
+def test_a_loaded_encoder_has_the_matrices_of_its_file(run, tmp_path):
+    """Not those that this machine would compute from the covariance, which differ by rounding: they are its hash."""
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    tensors = load_file(folder / "encoder.safetensors")
+    matrices = [name for name in tensors if name.endswith("matrix")]
+    assert matrices
+    for name in matrices:
+        tensors[name] *= 1 + 1e-9
+    save_file(tensors, folder / "encoder.safetensors")
+    card = json.loads((folder / "encoder.json").read_text()) | {"hash": file_hash(folder / "encoder.safetensors")}
+    (folder / "encoder.json").write_text(json.dumps(card))
+    found = prosmin.load(folder, device="cpu").method.state_dict()
+    assert all(torch.equal(found[name], tensors[name]) for name in matrices)
 
 
 def test_a_loaded_encoder_is_in_whitened_units(run):
