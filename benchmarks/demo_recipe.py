@@ -63,13 +63,12 @@ VARIANTS: dict[str, dict[str, str]] = {
     "alone": ALONE,
     "k128": ALONE | {"heads.dim": "128"},
     "m90": ALONE | {"target.momentum": "0.9"},
-    "recipe": {},  # k128 with heads.radius
+    "recipe": {"heads.dim": "128"},  # the recipe until embeddings had one length: k128 with heads.radius
     # Since embeddings have one length before the whitening layer:
     "unit-k128": UNIT | {"heads.dim": "128"},
     "unit-k64": UNIT,
     "unit-k32": UNIT | {"heads.dim": "32"},
     "unit-m97": UNIT | {"target.momentum": "0.97"},
-    "unit-m90": UNIT | {"target.momentum": "0.9"},
     "unit-lr4": UNIT | {"optimizer.lr": "4e-3"},
 }
 CHOOSE, JUDGE = (10,), range(3)

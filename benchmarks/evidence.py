@@ -265,8 +265,8 @@ def same_training(out: Path, run: Run, seed: int) -> dict[str, Any] | None:
 
 
 def without_compute(tree: dict[str, Any]) -> dict[str, Any]:
-    """The groups of a configuration that determine what is learned: `compute` is about speed, and gains fields."""
-    return {group: fields for group, fields in tree.items() if group != "compute"}
+    """What of a configuration determines what is learned: of `compute`, which gains fields, the precision alone."""
+    return tree | {"compute": {"precision": tree["compute"]["precision"]}}
 
 
 def known_baselines(out: Path, config: configs.Config, protocols: Sequence[str]) -> tuple[str, dict[str, Any]]:

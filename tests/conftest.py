@@ -1,6 +1,7 @@
 """Settings shared by all tests: two threads at most, and a run small enough for any machine."""
 
 import os
+import signal
 import warnings
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # compute.deterministic needs it before a GPU is first used
@@ -13,6 +14,9 @@ from tiny_run import TINY
 
 # Convolutions in float32 on a GPU too: their tolerances are made for float32, and TF32 has ten bits.
 torch.backends.cudnn.allow_tf32 = False
+# A script's background ignores SIGINT. Runs respect that, and tests send the signal.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(min(2, int(os.environ.get("OMP_NUM_THREADS", "2"))))
 
 

@@ -42,14 +42,16 @@ def test_a_training_of_the_same_configuration_is_not_repeated_under_another_name
     found = evidence.same_training(tmp_path, plan, 0)
     assert found["same_training_as"] == found["baselines_of"] == file.name
     assert (found["name"], found["overrides"]) == (plan.name, plan.fields)
-    older = tree | {"compute": {"devices": 1}}  # before other fields were added
+    precision = tree["compute"]["precision"]
+    older = tree | {"compute": {"devices": 1, "precision": precision}}  # before other fields were added
     file.write_text(json.dumps(made | {"configuration": older}))
     assert evidence.same_training(tmp_path, plan, 0)["same_training_as"] == file.name
     (tmp_path / "cifar10-vit-again-s0.json").write_text(json.dumps(found))
     assert evidence.same_training(tmp_path, plan, 0)["same_training_as"] == file.name
     assert evidence.same_training(tmp_path, plan, 1) is None
-    faster = dataclasses.replace(plan, fields=plan.fields | {"optimizer.lr": "1.0e-3"})
-    assert evidence.same_training(tmp_path, faster, 0) is None
+    for field, value in {"optimizer.lr": "1.0e-3", "compute.precision": "32-true"}.items():
+        other = dataclasses.replace(plan, fields=plan.fields | {field: value})
+        assert evidence.same_training(tmp_path, other, 0) is None
     assert evidence.same_training(tmp_path, dataclasses.replace(plan, protocols=("knn", "other")), 0) is None
 
 

@@ -27,7 +27,7 @@ def test_later_layers_win(tmp_path):
     file.write_text("training: {epochs: 3, seed: 5}\n")
     config = configs.resolve(file=file, overrides={"training.epochs": "4"})
     assert (config.training.epochs, config.training.seed) == (4, 5)
-    assert configs.resolve(recipe="demo").heads.dim == 128  # the recipe's section for the method
+    assert configs.resolve(recipe="demo").heads.dim == 64  # the recipe's section for the method
     assert configs.resolve(recipe="demo", overrides={"heads.dim": "8"}).heads.dim == 8
 
 

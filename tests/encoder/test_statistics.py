@@ -23,7 +23,7 @@ def encoder() -> Encoder:
 
 
 def whitening(encoder: Encoder) -> BatchWhitening:
-    return encoder.method.get_submodule("online.projector.norm")
+    return encoder.method.get_submodule("online.projector.norm.1")
 
 
 def averages(encoder: Encoder) -> list[Tensor]:

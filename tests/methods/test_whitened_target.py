@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 import prosmin
 from prosmin import config as configs
@@ -92,7 +91,7 @@ def test_the_projector_can_end_in_whitening():
     values = torch.linalg.eigvalsh(z.double().T.cov(correction=0))
     assert values.min() > 0.8  # less than 1 by eps = 1e-3 of the mean eigenvalue before
     assert values.max() < 1.001
-    assert method.target.projector.norm.averages.covariance.shape == (24, 24)
+    assert method.target.projector.norm[1].averages.covariance.shape == (24, 24)
 
 
 def test_bfloat16_does_not_drown_small_directions_in_the_rounding_of_a_large_one():
@@ -105,7 +104,7 @@ def test_bfloat16_does_not_drown_small_directions_in_the_rounding_of_a_large_one
     with torch.no_grad():
         exact = projector(y)
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
-        found, rounded = projector(y), _end(projector, projector.mlp(y).float())
+        found, rounded = projector(y), projector.norm(projector.mlp(y).float())
         compiled = torch.compile(projector.forward, dynamic=False, fullgraph=True, backend="aot_eager")(y)
     noise, before = ((z - exact).square().mean() / exact.square().mean() for z in (found, rounded))
     # Seen with four seeds: .002 to .009, and .07 to .13 where the layer's output is rounded.
@@ -121,16 +120,11 @@ def test_one_image_far_from_all_others_does_not_take_their_variance():
     y[0] *= 1e4
     with torch.no_grad():
         others = projector(y)[1:].double()
-        without = projector.norm(projector.mlp(y))[1:].double()
+        without = projector.norm[1](projector.mlp(y))[1:].double()
     smallest, lost = (torch.linalg.eigvalsh(z.T.cov(correction=0)).min() for z in (others, without))
     # Seen with four seeds: .77 to .91, and 1e-8 to 5e-8 without the normalisation before.
     assert smallest > 0.5
     assert lost < 1e-4
-
-
-def _end(projector: Projector, x: Tensor) -> Tensor:
-    """The end of the projector, from the output of its last linear layer."""
-    return projector.norm(torch.nn.functional.normalize(x, dim=-1))
 
 
 def test_the_projector_ends_in_batchnorm_without_weights():

@@ -62,7 +62,7 @@ def test_training_is_deterministic_inside_and_not_after(monkeypatch, tmp_path):
     for name in ("make_fabric", "store_background"):
         work = getattr(pretrain, name)
         monkeypatch.setattr(pretrain, name, lambda *a, work=work, **k: (seen.append(settings()[0]), work(*a, **k))[1])
-    pretrain.pretrain(tiny_method("dino", training__max_steps="1"), tmp_path / "run")
+    pretrain.pretrain(tiny_method("dino", training__max_steps="1", compute__deterministic="true"), tmp_path / "run")
     assert seen == [True, True]
     assert settings() == before
 
@@ -74,6 +74,8 @@ def test_a_process_that_has_used_the_gpu_is_refused(fresh, monkeypatch):
         pass
     assert not torch.are_deterministic_algorithms_enabled()
     with deterministic(ComputeConfig(deterministic=True, accelerator="cpu")):
+        assert torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(UsageError, match="not set"), deterministic(ON):  # the run on the CPU has not set it
         pass
     monkeypatch.setenv(WORKSPACE, ":16:8")
     with deterministic(ON):

@@ -136,7 +136,8 @@ class TestGuard:
         stored, encoder = load_file(run / START), load(run)
         images = load_pictures("photos").subset(stored["numbers"])
         kept = float(neighbours_kept(stored["features"], encoder.features(images)))
-        assert kept >= 0.89  # on a GPU, the products of other views and batches round otherwise
+        # on a GPU, the products of other views and batches round otherwise
+        assert kept >= (0.89 if torch.cuda.is_available() else 0.9)
         said = capsys.readouterr().out
         assert f"the encoder is {share:.0%} of the trained" in said
         assert f"forecasts are still those of the trained weights: `prosmin calibrate {run}`" in said

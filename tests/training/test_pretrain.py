@@ -105,7 +105,8 @@ GPU_CASES = {
 @pytest.mark.parametrize(("name", "changes"), GPU_CASES.values(), ids=GPU_CASES)
 def test_a_deterministic_run_on_a_gpu_continues_to_the_same_bits(tmp_path, name, changes):
     """Stopped before and after its step is recorded as a CUDA graph; the recorded steps are not the same ones."""
-    settings = {"compute__accelerator": "cuda", "compute__graph": "true", "training__max_steps": "10"} | changes
+    asked = {"compute__deterministic": "true", "compute__graph": "true"} | changes
+    settings = {"compute__accelerator": "cuda", "training__max_steps": "10"} | asked
     whole = pretrain(tiny_method(name, **settings), tmp_path / "whole")
     for steps in ("3", "9", "10"):
         parts = pretrain(tiny_method(name, **settings | {"training__max_steps": steps}), tmp_path / "parts")

@@ -231,7 +231,8 @@ class ComputeConfig:
     checkpoint_activations: bool = option(False, "ViT: recompute activations in the backward pass, for less memory")
     resident_gib: float = option(2.0, "decoded image sets up to this size stay on the device; larger ones are streamed")
     deterministic: bool = option(
-        False, "a run stopped and resumed on the same kind of GPU has the same bits as one that was not; may be slower"
+        False,
+        "meant to give a resumed run on the same kind of GPU the same bits as one that was not stopped; may be slower",
     )
     nvjpeg: bool = option(False, "decode streamed JPEGs on the GPU, for machines with few CPU cores; only with a GPU")
 

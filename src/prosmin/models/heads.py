@@ -48,6 +48,14 @@ def mlp(widths: list[int], *, batchnorm: bool) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+class UnitLength(nn.Module):
+    """Vectors of length one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, K) -> (N, K)."""
+        return F.normalize(x, dim=-1)
+
+
 class Projector(nn.Module):
     """Three-layer MLP, then one of three ends.
 
@@ -77,7 +85,7 @@ class Projector(nn.Module):
         self.mlp = mlp([inputs, hidden, hidden, width], batchnorm=batchnorm)
         self.norm: nn.Module = nn.BatchNorm1d(width, affine=False) if normalised else nn.Identity()
         if last == "whiten":
-            self.norm = BatchWhitening(width, eps=whitening_eps)
+            self.norm = nn.Sequential(UnitLength(), BatchWhitening(width, eps=whitening_eps))
         # The prototypes of DINO and iBOT start as published.
         unit = UnitLinear(bottleneck, dim, as_plain=prototypes, free=not normalise_last) if has_last else None
         self.last = unit and unit.requires_grad_(last == "learned")
@@ -92,8 +100,7 @@ class Projector(nn.Module):
         # In float32 or wider: bfloat16 rounds an output relative to its largest direction, and whitening amplifies the
         # rounding in all others.
         with torch.autocast(y.device.type, enabled=False):
-            x = final(y.to(torch.promote_types(y.dtype, torch.float32)))
-            return self.norm(F.normalize(x, dim=-1) if isinstance(self.norm, BatchWhitening) else x)
+            return self.norm(final(y.to(torch.promote_types(y.dtype, torch.float32))))
 
     def last_weights(self) -> list[nn.Parameter]:
         """The parameters of the last layer, of projectors that have one: directions and, if they are free, gains."""

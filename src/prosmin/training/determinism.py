@@ -27,7 +27,8 @@ def deterministic(compute: ComputeConfig) -> Iterator[None]:
     mode, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     fills, fixed, tries = memory.fill_uninitialized_memory, cudnn.deterministic, cudnn.benchmark
     given = os.environ.get(WORKSPACE)
-    _fix_workspace(compute)
+    if on_gpu := compute.accelerator != "cpu":
+        _fix_workspace()
     try:
         torch.use_deterministic_algorithms(True)
         memory.fill_uninitialized_memory = False  # nothing reads such memory, and filling it takes time
@@ -45,16 +46,16 @@ def deterministic(compute: ComputeConfig) -> Iterator[None]:
         torch.use_deterministic_algorithms(mode, warn_only=warns)
         memory.fill_uninitialized_memory = fills
         cudnn.deterministic, cudnn.benchmark = fixed, tries
-        if not torch.cuda.is_initialized():  # else cuBLAS may have read it and keeps it, and a later run needs it too
+        if on_gpu and not torch.cuda.is_initialized():  # else cuBLAS may have read it, and a later run needs it too
             _set_workspace(given)
 
 
-def _fix_workspace(compute: ComputeConfig) -> None:
+def _fix_workspace() -> None:
     """Give cuBLAS a fixed workspace; an error if it may have read another setting already."""
     given = os.environ.get(WORKSPACE)
     if given in FIXED:
         return
-    if torch.cuda.is_initialized() and compute.accelerator != "cpu":
+    if torch.cuda.is_initialized():
         raise UsageError(
             f"compute.deterministic is true, but this process has used the GPU already, with {WORKSPACE} "
             f"{'not set' if given is None else given}; allowed: {' or '.join(FIXED)}. Set this environment variable "

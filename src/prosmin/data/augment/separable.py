@@ -30,10 +30,9 @@ class Taps(NamedTuple):
 
         Looked up by pixel. Scattered by tap it would be the same, but torch's deterministic scatter waits for the host.
         """
-        tap = torch.arange(pixels, device=self.places.device) - self.places[..., :1]  # (B, V, size, pixels)
-        last = self.weights.shape[-1] - 1
-        found = self.weights.to(dtype).gather(-1, tap.clamp(0, last))
-        return found.masked_fill_((tap < 0) | (tap > last), 0.0)
+        weights = F.pad(self.weights.to(dtype), (1, 1))  # a zero on either side for the pixels that do not count
+        tap = torch.arange(1, pixels + 1, device=self.places.device) - self.places[..., :1]  # (B, V, size, pixels)
+        return weights.gather(-1, tap.clamp_(0, weights.shape[-1] - 1))
 
 
 def combine(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
