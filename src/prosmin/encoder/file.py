@@ -153,7 +153,8 @@ def fill(method: nn.Module, folder: Path, card: dict[str, Any]) -> nn.Module:
     if problems := _differences(method.state_dict(), tensors):
         more = f", and {len(problems) - 1} others" if len(problems) > 1 else ""
         raise ProsminError(
-            f"{file} does not match the network of its card {CARD}: {problems[0]}{more}. Copy both again."
+            f"{file} does not match the network of its card {CARD}: {problems[0]}{more}. An earlier version of prosmin "
+            "may have written them: use that one, or train again. If they were changed, copy both again."
         )
     method.eval()  # before the weights: after them, whitening would compute its matrix again, with other rounding
     method.load_state_dict(tensors, strict=True)
